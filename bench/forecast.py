@@ -14,8 +14,7 @@ from bench.figures import Figures
 from pilotage.forecast.completion import QUICK_RUNS, Application, makespan_distribution, starts_of
 from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, ObservedPilots, learn_today
 from pilotage.forecast.latency import empirical_latency
-from pilotage.forecast.makespan import expected_makespan
-from pilotage.forecast.provisioning import Need, provision
+from pilotage.forecast.makespan import Need, expected_makespan, provision
 from pilotage.forecast.sequential import SequentialSubmission, sequential_submission
 
 LATENCIES = 10**6

@@ -20,6 +20,7 @@ from tests.simulation import (
     forecast_mutants,
     order_mutants,
     placement_mutants,
+    provisioning_mutants,
     restart_mutants,
     trust_mutants,
 )
@@ -31,7 +32,15 @@ SEEDS_MAX = 500
 WORLDS_THAT_HOLD = 200  # which another test shows
 MUTANTS_MIN = 14
 
-for module in (ending_mutants, forecast_mutants, order_mutants, placement_mutants, restart_mutants, trust_mutants):
+for module in (
+    ending_mutants,
+    forecast_mutants,
+    order_mutants,
+    placement_mutants,
+    provisioning_mutants,
+    restart_mutants,
+    trust_mutants,
+):
     assert module.__doc__  # importing it puts its bugs on the list
 every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
 

@@ -61,16 +61,21 @@ def held(result: Result, *, again: str, found: str = "") -> None:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_whatever_strikes_everything_holds_and_ends(chunk: int, tell: Callable[[str], None]) -> None:
     fired: Counter[str] = Counter()
+    planned: Counter[str] = Counter()
     results = []
     for seed in range(1 + chunk, WORLDS + 1, CHUNKS):
         result = simulate(make_world(seed))
         held(result, again=f"--seed {seed}")
         fired.update(result.fired)
+        planned.update(result.plans)
         results.append(result)
     told = ", ".join(fired_lines(results))
     tell(f"faults in {WORLDS // CHUNKS} worlds: {told}")
     rare = {kind: fired[kind] for kind in KINDS if fired[kind] * CHUNKS < FIRED_MIN}
     assert not rare
+    tell(f"pilots by forecast: {dict(planned)}")
+    assert min(planned["plans"], planned["lowered"]) * CHUNKS >= FIRED_MIN
+    assert planned["withdrawn"]
 
 
 def test_every_world_has_packages_and_sites_enough() -> None:
@@ -78,6 +83,15 @@ def test_every_world_has_packages_and_sites_enough() -> None:
     assert min(map(packages_of_world, worlds)) >= 50
     assert min(len(world.sites) for world in worlds) >= 3
     assert {site.site.mode for world in worlds for site in world.sites} == {"pilots", "bound"}
+
+
+def test_some_worlds_provision_by_forecast_and_know_starts_enough_for_it_or_nearly() -> None:
+    worlds = [make_world(seed) for seed in range(1, WORLDS + 1)]
+    forecasting = [world for world in worlds if world.settings.provisioning == "forecast"]
+    assert WORLDS // 10 < len(forecasting) < WORLDS // 3
+    known = [len(site.known_latencies) for world in forecasting for site in world.sites if site.site.mode == "pilots"]
+    assert min(known) < 30 < max(known)
+    assert not any(site.known_latencies for world in worlds if world not in forecasting for site in world.sites)
 
 
 def test_some_worlds_have_packages_that_name_their_nodes_and_the_others_none() -> None:

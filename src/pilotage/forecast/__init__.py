@@ -12,7 +12,6 @@ __all__ = [
     "makespan",
     "package_times",
     "pilot_records",
-    "provisioning",
     "run_time",
     "score",
     "sequential",

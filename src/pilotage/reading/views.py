@@ -375,6 +375,7 @@ class SiteReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     passes: bool = True
     since: float | None = None
     until: float | None = None
+    count: int | None = None  # of pilots that the site should have
 
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
-from pilotage.forecast.provisioning import Need, Provision, expected_start_seconds, finish_seconds, provision
+from pilotage.forecast.makespan import Need, Provision, expected_start_seconds, finish_seconds, provision
 
 ALWAYS_100 = empirical_latency([100.0] * 40)
 WITHIN = 0.1

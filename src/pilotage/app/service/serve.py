@@ -221,6 +221,8 @@ def engine_settings(settings: Settings) -> EngineSettings:
         probe_timeout_seconds=patience.probe_timeout_seconds,
         skew_seconds=settings.book.skew_seconds,
         fairness=patience.fairness,
+        provisioning=patience.provisioning,
+        provisioning_within=patience.provisioning_within,
         waiting_seconds_max=patience.waiting_seconds_max,
         owner_running_max=patience.owner_running_max,
         owner_packages_max=patience.owner_packages_max,

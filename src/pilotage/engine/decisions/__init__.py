@@ -5,6 +5,7 @@ __all__ = [
     "binding",
     "completion",
     "due_timers",
+    "forecast_provisioning",
     "forecasts",
     "job_lifecycle",
     "lost_pilots",

@@ -1,4 +1,4 @@
-"""Requests pilots for waiting work: no more than the work needs and the site allows.
+"""Requests pilots for waiting work: no more than the work needs and the site allows, and fewer if that is hardly slower.
 
 Pilot jobs that are still queued when no work is left for them are cancelled.
 """
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 
 from pilotage.engine.decisions.binding import may_start
+from pilotage.engine.decisions.forecast_provisioning import WaitingWork, cancel_queued, forecasts, pilots_by_forecast
 from pilotage.engine.decisions.pulling import may_fetch
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import is_bound
@@ -19,7 +20,7 @@ from pilotage.engine.state.queues import any_reserved
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.site_observations import is_test_pilot, submitting
 from pilotage.model.events import payloads
-from pilotage.model.exchange.operations import CancelSubmitted, SubmitPilot
+from pilotage.model.exchange.operations import SubmitPilot
 from pilotage.model.resources import slots_for
 
 Startable = dict[CandidateSet, tuple[QueueClass, int]]
@@ -57,16 +58,21 @@ def request_pilots(state: EngineState) -> None:
         return
     state.provisioning.idle_since = math.inf
     startable: Startable | None = None
+    work = WaitingWork(state)
     for site in sites:
-        if site.full:
+        if site.full and not site.expected:
             continue
-        free = pilots_allowed(site)
-        if free <= 0:
-            site.full = True
-        elif site.answers and not site.removed and state.clock.now >= site.quiet_until and not site.asleep:
+        wanted, free = 0, pilots_allowed(site)
+        site.full = free <= 0
+        if not site.answers or site.removed or state.clock.now < site.quiet_until or site.asleep:
+            continue
+        if not site.full:
             startable = startable_in(state) if startable is None else startable
-            for _ in range(pilots_wanted(state, site, free, startable)):
-                request(state, site)
+            wanted = pilots_wanted(state, site, free, startable)
+        if (wanted or site.expected) and forecasts(state, site):
+            wanted = pilots_by_forecast(state, site, wanted, work)
+        for _ in range(wanted):
+            request(state, site)
 
 
 def _has_work(state: EngineState) -> bool:
@@ -96,8 +102,7 @@ def withdraw(state: EngineState, site: SiteState) -> None:
     """Cancel the queued pilots of a site, except probes."""
     for request in list(site.requests.values()):
         if not request.contacted and not is_test_pilot(request.key, site=site.name):
-            state.log.effects.append(CancelSubmitted(site=site.name, key=request.key))
-            state.log.write(payloads.PilotEnded(reason="withdrawn"), pilot=request.key)
+            cancel_queued(state, site, request)
 
 
 def pilots_allowed(site: SiteState) -> int:

@@ -193,6 +193,7 @@ def _forget_removed(state: EngineState) -> None:
             del state.sites.by_name[name]
             del state.queues.at[site]
             state.sites.unmanaged.pop(site, None)
+            state.provisioning.forget(site)
 
 
 def stop_requesting_pilots(state: EngineState) -> Accepted:

@@ -196,6 +196,9 @@ class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
 Order = Literal["slowdown", "first-come"]
 """The order of jobs of equal priority: the largest expected slowdown first, or the earliest first."""
 
+Provisioning = Literal["forecast", "all"]
+"""How many pilots are requested: as few as finish the work nearly as early, or all that the work could use."""
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The time limits and thresholds of the engine."""
@@ -217,6 +220,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     skew_seconds: float = SKEW_SECONDS  # an agent's clock that is off by more is wrong, and its events are flagged
     fairness: Order = "slowdown"
     fairness_patience_seconds: float = 3600.0  # a job without a binding for this time goes before its equals
+    provisioning: Provisioning = "forecast"
+    provisioning_within: float = 0.1  # the work may take this share longer than with all pilots that it could use
     flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
     restart: RestartSettings = RestartSettings()
     selection: SelectionSettings = SelectionSettings()

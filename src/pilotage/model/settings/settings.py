@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.errors import PilotageError, did_you_mean, near_name
-from pilotage.model.settings.engine import SKEW_SECONDS, EngineSettings, Order, SelectionSettings
+from pilotage.model.settings.engine import SKEW_SECONDS, EngineSettings, Order, Provisioning, SelectionSettings
 
 # The address of a journal: `sqlite:DIR`, `postgresql://…` or the URL of another adapter; shown without its password.
 
@@ -102,6 +102,7 @@ Quota = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Duration = Annotated[float, Meta(ge=0)]
 Interval = Annotated[float, Meta(ge=0.1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 Days = Annotated[float, Meta(ge=0.01)]
 
 KIBIBYTE = 1024
@@ -213,6 +214,17 @@ class EngineSection(Section, frozen=True, kw_only=True):
         Order,
         _doc("The order of jobs of equal priority: by the largest expected slowdown, or first come first served."),
     ] = _ENGINE.fairness
+    provisioning: Annotated[
+        Provisioning,
+        _doc(
+            "How many pilots are requested at a site where 30 starts are known: as few as are expected to finish nearly as early,"
+            " or all that the work could use."
+        ),
+    ] = _ENGINE.provisioning
+    provisioning_within: Annotated[
+        Share,
+        _doc("With `forecast`, the share by which the work may take longer than with all pilots that it could use."),
+    ] = _ENGINE.provisioning_within
     waiting_seconds_max: Annotated[
         Duration, _doc("Time after which a ready package without a site is given up; 0: never.")
     ] = _ENGINE.waiting_seconds_max

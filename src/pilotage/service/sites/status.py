@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from pilotage.engine.decisions.forecast_provisioning import explain_plan
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import silence_summary
 from pilotage.engine.selection.filters import Requirements
@@ -38,7 +39,7 @@ def status_of_site(engine: Engine, name: str) -> SiteStatus | None:
         next_try_at=next_try_at(engine, site),
         unheard=what,
         noticed=tuple(silent_batch_jobs(site)),
-        reasons=(*_pilots(site, closed), *mute, *learned.pop("reasons", ())),
+        reasons=(*_pilots(engine, site, closed), *mute, *learned.pop("reasons", ())),
         **{name: value for name, value in learned.items() if name != "status"},
     )
 
@@ -102,8 +103,8 @@ def _closed(engine: Engine, site: SiteState) -> str:
     return ""
 
 
-def _pilots(site: SiteState, closed: str) -> list[SiteReason]:
-    """Whether pilots are requested there, and if not, why."""
+def _pilots(engine: Engine, site: SiteState, closed: str) -> list[SiteReason]:
+    """Whether pilots are requested there and how many, and if not, why."""
     if site.site.mode != "pilots":
         return [SiteReason(stage="pilots", code="bound", message="each package is a batch job of its own")]
     if closed:
@@ -112,4 +113,8 @@ def _pilots(site: SiteState, closed: str) -> list[SiteReason]:
     lives = "1 pilot lives" if live == 1 else f"{live} pilots live"
     full = ": no more are requested" if live + site.expected >= most else ""
     message = f"{lives} and {site.expected} on the way, of at most {most}{full}"
-    return [SiteReason(stage="pilots", code="wanted", message=message)]
+    wanted = SiteReason(stage="pilots", code="wanted", message=message)
+    if site.site.kind == "local":
+        return [wanted]
+    why = explain_plan(engine.state, site)
+    return [wanted, SiteReason(stage="pilots", code=why.code, message=why.message, count=why.wanted)]

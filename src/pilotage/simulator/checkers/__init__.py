@@ -1,3 +1,3 @@
 """Checks what must hold in every simulated world, one promise in each checker."""
 
-__all__ = ["observer"]
+__all__ = ["observer", "provisioning"]

@@ -24,6 +24,7 @@ promises, by the name in a violation:
 | `forecasts` | the end of an open job is forecast at most once a minute, in order, within its bounds; a job that had a forecast has one outcome when it is over |
 | `rogues` | forged events of agents are stored, and never believed |
 | `states` | the book's final states are those of the events, in any order |
+| `provisioning` | a forecast requests no more pilots than the work could use, as few as finish within the tolerance, none that would start after the work is done, and withdraws only queued ones that are not needed, the newest first, none of the last minutes |
 | `finishing` | once faults stop, everything finishes |
 
 The simulation itself checks others, since it sees more of the service than its events:
@@ -67,6 +68,7 @@ from pilotage.simulator.checkers.forecasts import Forecasts
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.order import Order
 from pilotage.simulator.checkers.pilots import Pilots
+from pilotage.simulator.checkers.provisioning import Planned, Provisioning
 from pilotage.simulator.checkers.records import Record, Rules, Violation
 from pilotage.simulator.checkers.streams import ACKNOWLEDGED, Streams
 from pilotage.simulator.checkers.times import Times
@@ -90,7 +92,13 @@ class Observer:
         self._order = Order(self._record, rules)
         self._forecasts = Forecasts(self._record, self._times)
         self._pilots = Pilots(self._record, inputs)
+        self._provisioning = Provisioning(self._record, rules)
         self._ends = Ends(self._record, self._decisions)
+
+    @property
+    def plan_counts(self) -> dict[str, int]:
+        """How many plans for pilots were checked, how many of them lowered the number, and how many pilots were withdrawn."""
+        return dict(self._provisioning.counts)
 
     # --- the service ----------------------------------------------------------------------------------------------------
 
@@ -101,6 +109,7 @@ class Observer:
     def on_written(self, events: Sequence[Checked], now: float) -> None:
         """Events are durable, in this order, after all earlier ones; a crash takes none of them back."""
         record, decisions, streams = self._record, self._decisions, self._streams
+        provisioning = self._provisioning
         record.now = now
         for checked in events:
             record.position += 1
@@ -108,19 +117,27 @@ class Observer:
             streams.on_written(checked.event)
             decisions.on_written(checked)
             self._forecasts.on_written(checked)
+            provisioning.on_written(checked)
             if checked.event.site is not None:
                 decisions.attempts.sites.on_event(checked.event.site, checked.data)
             if checked.event.source == "service":
                 record.decided.pop(checked.event.n, None)
 
     def on_decided(
-        self, events: Sequence[Checked], now: float, *, reserved: Mapping[tuple[str, str], str] | None = None
+        self,
+        events: Sequence[Checked],
+        now: float,
+        *,
+        reserved: Mapping[tuple[str, str], str] | None = None,
+        plans: Sequence[Planned] = (),
     ) -> None:
         """The service made decisions in one step; they are not durable yet, and a crash may lose them.
 
         `reserved` maps packages, by job and address, to the sites they were reserved for before the step; none: all for one.
+        `plans` are the plans for pilots by forecast that were made in it.
         """
         self._order.on_decided(events, reserved)
+        self._provisioning.on_decided(events, plans)
         decided = self._record.decided
         for checked in events:
             if checked.event.source == "service":
@@ -137,6 +154,7 @@ class Observer:
     def on_began(self, now: float) -> None:
         """The service has started, for the first time or again."""
         self._times.on_service_began(now)
+        self._provisioning.on_began()
 
     def on_reserved(self, job: str, package: str, *, site: str, since: float, now: float) -> None:
         """The service reports that a package is reserved for a site."""

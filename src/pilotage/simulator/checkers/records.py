@@ -57,6 +57,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     owner_running_max: int = 0  # reserved and running packages of one owner; 0: no limit
     unfit_seconds: float = 0.0  # longest reservation where no pilot can run it; 0: likewise
     collect_seconds: float = 0.0  # a message is handled within this time after its arrival
+    known_starts: Mapping[str, int] = {}  # pilots that started at each site before
 
 
 class EventTail:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from pilotage.model.errors import PilotageError, did_you_mean
-from pilotage.model.settings.engine import EngineSettings, Order, Policy
+from pilotage.model.settings.engine import EngineSettings, Order, Policy, Provisioning
 from pilotage.model.settings.settings import SETTINGS
 from pilotage.simulator.runs.figures import PHASES, RunFigures, SiteFigures
 from pilotage.simulator.runs.run import JobSimulation, Subject
@@ -213,6 +213,8 @@ SELECTION = "selection"
 FAIRNESS = "fairness"
 POLICIES: tuple[str, ...] = get_args(Policy)
 ORDERS: tuple[str, ...] = get_args(Order)
+PROVISIONING = "provisioning"
+PROVISIONINGS: tuple[str, ...] = get_args(Provisioning)
 VARIANTS_MAX = 24
 
 
@@ -273,13 +275,19 @@ def _set(settings: EngineSettings, name: str, value: str) -> EngineSettings:
             )
         order: Any = {FAIRNESS: value}
         return msgspec.structs.replace(settings, **order)
+    if name == PROVISIONING:
+        if value not in PROVISIONINGS:
+            next_step = did_you_mean(value, PROVISIONINGS)
+            raise PilotageError("is not a way to request pilots", subject=f"{name}={value}", next_step=next_step)
+        how: Any = {PROVISIONING: value}
+        return msgspec.structs.replace(settings, **how)
     of_engine, of_selection = _numbers_of(settings), _numbers_of(settings.selection)
     numbers = {**of_selection, **of_engine}
     if name not in numbers:
         raise PilotageError(
             "cannot be compared",
             subject=name,
-            next_step=did_you_mean(name, [SELECTION, FAIRNESS, *numbers]),
+            next_step=did_you_mean(name, [SELECTION, FAIRNESS, PROVISIONING, *numbers]),
         )
     try:
         number = numbers[name](value)

@@ -66,7 +66,9 @@ def run_pilots(experiment: PilotExperiment, *, run: int, packages: int, seed: in
         world=world,
         horizon_seconds=_HORIZON_SECONDS,
     )
-    simulation = JobSimulation(subject, seed=_seed_of(seed, run), settings=usual_settings(world))
+    # The paper submits all its pilots at once, and cancels none.
+    settings = msgspec.structs.replace(usual_settings(world), provisioning="all")
+    simulation = JobSimulation(subject, seed=_seed_of(seed, run), settings=settings)
     figures = simulation.run()
     if figures.makespan_seconds is None:
         raise ValueError(f"run {run} did not end: none of {pilots} pilots started")

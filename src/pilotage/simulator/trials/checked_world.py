@@ -15,6 +15,7 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.past_pilots import ended_pilots
 from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number
 from pilotage.engine.state.job_queries import find_attempt
+from pilotage.engine.state.sites import PilotRequest
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
 from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
@@ -33,6 +34,7 @@ from pilotage.service.core import LATE_INTERVALS, Core, start_core
 from pilotage.service.messages import Answer, OperationRequest, Outbox, Reload, Submit
 from pilotage.simulator.agents.agent import Fleet
 from pilotage.simulator.checkers.observer import Explain, Observer, Rules, States, Violation
+from pilotage.simulator.checkers.provisioning import Planned
 from pilotage.simulator.trials.definition import SiteSketch, World
 from pilotage.simulator.world.assembly import START, SimulatedWorld, SiteSetup
 from pilotage.simulator.world.behaviour import RandomBehaviour
@@ -51,6 +53,7 @@ _REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
 OnDurable = Callable[[Checked, float], None]
 
 
+_EARLIER_SECONDS = 86400.0  # how long ago an earlier service ended
 _LOADED_EVERY = 8
 _LOADED = Event(
     source="service",
@@ -117,6 +120,7 @@ class CheckedWorld:
         self._user_network = Network(schedule, self.injector, dice, world.latency, plain=True)
         self._growth: dict[str, Growth] = {}  # by the durable events
         self._reserved: dict[tuple[str, str], str] = {}  # by job and address: the site
+        self._planned: dict[str, float] = {}  # by site: when its last plan was made
         self._acting: dict[AttemptRef, str] = {}  # by the engine of the last step
 
     # --- the run -----------------------------------------------------------------------------------------------------
@@ -134,17 +138,43 @@ class CheckedWorld:
     def begin(self) -> None:
         """Start the service, poll the sites, and let the user submit."""
         if self.world.seed % _LOADED_EVERY == 0:
-            self._load()
+            self._append(_LOADED)
+        self._load_latencies()
         self._simulated.begin()
         self.user.submit_all(self.world.jobs)
 
-    def _load(self) -> None:
-        """Put an event of another service into the book, with a number of its own and none before it."""
-        checked = Codec().check(_LOADED)
+    def _append(self, event: Event) -> None:
+        """Write an event of an earlier service into the book: its stream has numbers of its own and none before it."""
+        checked = Codec().check(event)
         if not isinstance(checked, Checked):
             raise TypeError(checked.message)
         self.journal.append([checked], self.schedule.now)
         self.journal.sync()
+
+    def _load_latencies(self) -> None:
+        """Let an earlier service have recorded the latencies of pilots at some sites."""
+        earlier = Engine(sites=self._sites, settings=self.world.settings, now=START).state
+        for number, sketch in enumerate(self.world.sites):
+            if not sketch.known_latencies:
+                continue
+            site = earlier.sites.by_name[sketch.site.name]
+            for seconds in sketch.known_latencies:
+                request = PilotRequest("", site)
+                request.requested_at = START - _EARLIER_SECONDS - seconds
+                earlier.latencies.pilot_started(site, request, at=START - _EARLIER_SECONDS)
+            learned = earlier.latencies.record_of(site.name, site, through=0)
+            data = msgspec.Raw(msgspec.json.encode(learned))
+            self._append(
+                Event(
+                    source="service",
+                    stream=ENGINE_STREAM,
+                    n=_LOADED.n + 1 + number,
+                    type=type(learned).__name__,
+                    time=START,
+                    site=site.name,
+                    data=data,
+                )
+            )
 
     def stop_faults(self) -> None:
         """Stop all faults."""
@@ -224,7 +254,9 @@ class CheckedWorld:
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
         """Check the whole state of the engine after each step."""
-        self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved)
+        plans = [each for each in _plans(core.engine) if self._planned.get(each.site) != each.made_at]
+        self._planned |= {each.site: each.made_at for each in plans}
+        self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved, plans=plans)
         core.engine.sanity_check()
         self._reserved = _reserved(core.engine)
         self._acting = abandoned_attempts(core.engine.state)
@@ -382,6 +414,38 @@ def _reserved(engine: Engine) -> dict[tuple[str, str], str]:
     }
 
 
+def _plans(engine: Engine) -> list[Planned]:
+    """The plans for pilots by forecast of the last step."""
+    state = engine.state
+    found = []
+    for site, plan in state.provisioning.plans.items():
+        if plan.at == state.clock.now and plan.need is not None and plan.known is not None:
+            need, started = plan.need, plan.known.latency.started
+            found.append(
+                Planned(
+                    site=site.name,
+                    wall_time=state.clock.wall_time,
+                    starts=plan.known.starts,
+                    latencies=tuple(zip(started.times_seconds.tolist(), started.values.tolist(), strict=True)),
+                    work_seconds=need.work_seconds,
+                    package_seconds=need.package_seconds,
+                    running=need.running,
+                    queued_seconds=need.queued_seconds,
+                    lifetime_seconds=need.lifetime_seconds,
+                    start_cost_seconds=need.start_cost_seconds,
+                    made_at=plan.at,
+                    begun_at=plan.at - need.since_seconds,
+                    since_seconds=need.since_seconds,
+                    more=plan.most,
+                    within=state.settings.provisioning_within,
+                    wanted=plan.wanted,
+                    kept=plan.kept,
+                    best_queued=plan.best_queued,
+                )
+            )
+    return found
+
+
 def _setup(sketch: SiteSketch) -> SiteSetup:
     return SiteSetup(
         site=sketch.site,
@@ -409,6 +473,7 @@ def _rules(world: World) -> Rules:
         owner_running_max=settings.owner_running_max,
         unfit_seconds=settings.unfit_seconds,
         collect_seconds=world.timing.collect_seconds,
+        known_starts={each.site.name: len(each.known_latencies) for each in world.sites},
     )
 
 

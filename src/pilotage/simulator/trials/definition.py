@@ -81,6 +81,7 @@ class SiteSketch(Sketch, frozen=True, kw_only=True):
     habits: SiteHabits = SiteHabits()
     outages: tuple[tuple[float, float], ...] = ()  # start and duration
     nodes: tuple[str, ...] = ()  # nodes of its batch system; empty: each batch job has its own
+    known_latencies: tuple[float, ...] = ()  # seconds after which pilots of an earlier service started
 
 
 class World(Sketch, frozen=True, kw_only=True):
@@ -120,32 +121,35 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
     ruled = (_with_rules(random.Random(f"rules/{seed}/{job.job}"), job) for job in jobs)
     ending = tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in ruled)
     sites, named = with_nodes(random.Random(f"where/{seed}"), sites, ending)
-    return World(
-        seed=seed,
-        sites=sites,
-        jobs=named,
-        packages=_packages(dice),
-        faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
-        user=UserHabits(
-            think_seconds=dice.choice([0.5, 5.0, 60.0]),
-            held_seconds=dice.choice([30.0, 300.0, 1800.0]),
-            whole_job=dice.choice([0.0, 0.1, 0.3]),
+    return _with_forecasts(
+        random.Random(f"forecast/{seed}"),
+        World(
+            seed=seed,
+            sites=sites,
+            jobs=named,
+            packages=_packages(dice),
+            faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
+            user=UserHabits(
+                think_seconds=dice.choice([0.5, 5.0, 60.0]),
+                held_seconds=dice.choice([30.0, 300.0, 1800.0]),
+                whole_job=dice.choice([0.0, 0.1, 0.3]),
+            ),
+            timing=Timing(
+                collect_seconds=dice.choice([0.001, 0.01, 0.2]),
+                commit_seconds=dice.choice([0.005, 0.05, 0.5]),
+                restart_seconds=dice.choice([1.0, 10.0, 120.0]),
+                expand_seconds=dice.choice([0.1, 5.0, 60.0]),
+                full_seconds=dice.choice([1.0, 60.0]),
+            ),
+            settings=_settings(dice),
+            agents=AgentSettings(
+                idle_seconds=dice.choice([30.0, 300.0]),
+                outlive_seconds=dice.choice([900.0, 21600.0]),
+                backlog=dice.choice([0, 0, 2, 8]),
+            ),
+            latency=_one_of(dice, Fixed(0.01), Uniform(low=0.001, high=0.2), LogNormal(median=0.05, sigma=1.0)),
+            faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
         ),
-        timing=Timing(
-            collect_seconds=dice.choice([0.001, 0.01, 0.2]),
-            commit_seconds=dice.choice([0.005, 0.05, 0.5]),
-            restart_seconds=dice.choice([1.0, 10.0, 120.0]),
-            expand_seconds=dice.choice([0.1, 5.0, 60.0]),
-            full_seconds=dice.choice([1.0, 60.0]),
-        ),
-        settings=_settings(dice),
-        agents=AgentSettings(
-            idle_seconds=dice.choice([30.0, 300.0]),
-            outlive_seconds=dice.choice([900.0, 21600.0]),
-            backlog=dice.choice([0, 0, 2, 8]),
-        ),
-        latency=_one_of(dice, Fixed(0.01), Uniform(low=0.001, high=0.2), LogNormal(median=0.05, sigma=1.0)),
-        faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
     )
 
 
@@ -190,6 +194,7 @@ def _settings(dice: random.Random) -> EngineSettings:
         interval_seconds=dice.choice([5.0, 10.0, 30.0]),
         waiting_seconds_max=dice.choice([0.0, 0.0, 0.0, 7200.0]),
         owner_running_max=dice.choice([0, 0, 0, 5]),
+        provisioning="all",
         flood_packages=dice.choice([3, 10]),
         restart=RestartSettings(
             platform_failures_max=dice.choice([5, 20]),
@@ -354,6 +359,35 @@ def _template(dice: random.Random, job: int, kind: int, sites: tuple[SiteSketch,
             rules=rules if dice.random() < 0.15 else (),
         ),
     )
+
+
+# Worlds in which the number of pilots follows from a forecast: queues are slow, many pilots are allowed, and an earlier
+# service has seen some start, mostly as they do now.
+
+_FORECASTS = 0.2  # share of these worlds
+_SLOW_QUEUES: tuple[AnyDistribution, ...] = (
+    Fixed(300.0),
+    Uniform(low=200.0, high=900.0),
+    Exponential(400.0),
+    LogNormal(median=400.0, sigma=0.7),
+)
+
+
+def _with_forecasts(dice: random.Random, world: World) -> World:
+    """Let some worlds provision by forecast; a random stream of its own decides, so that other worlds stay the same."""
+    if dice.random() >= _FORECASTS:
+        return world
+    settings = replace(world.settings, provisioning="forecast", provisioning_within=dice.choice([0.0, 0.1, 0.1, 0.5]))
+    return replace(world, settings=settings, sites=tuple(_slow(dice, each) for each in world.sites))
+
+
+def _slow(dice: random.Random, sketch: SiteSketch) -> SiteSketch:
+    if sketch.site.mode != "pilots":
+        return sketch
+    queue, drift = dice.choice(_SLOW_QUEUES), dice.choice([0.3, 1.0, 1.0, 3.0])
+    known = tuple(round(drift * queue.draw(dice), 3) for _ in range(dice.choice([20, 40, 100])))
+    site = replace(sketch.site, pilots_max=dice.choice([8, 20, 40]))
+    return replace(sketch, site=site, queue=queue, running_max=dice.choice([5, 40]), known_latencies=known)
 
 
 # Worlds with named nodes: sites list the names of their nodes, and some packages are restricted to some of them.

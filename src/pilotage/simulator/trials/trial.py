@@ -46,6 +46,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     packages: int
     steps: int
     virtual_seconds: float
+    plans: dict[str, int] = {}  # for pilots by forecast: made, with a lower number, and pilots withdrawn
     violation: ViolationFound | None = None
     last_events: tuple[str, ...] = ()
 
@@ -120,6 +121,7 @@ def simulate(
         packages=checked_world.packages,
         steps=checked_world.driver.steps,
         virtual_seconds=checked_world.elapsed_seconds,
+        plans=checked_world.observer.plan_counts,
         violation=violation,
         last_events=tuple(tape.lines),
     )
