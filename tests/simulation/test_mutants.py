@@ -18,6 +18,7 @@ from pilotage.simulator.trials.trial import Result, simulate
 from tests.simulation import (
     ending_mutants,
     forecast_mutants,
+    latency_mutants,
     order_mutants,
     placement_mutants,
     provisioning_mutants,
@@ -35,6 +36,7 @@ MUTANTS_MIN = 14
 for module in (
     ending_mutants,
     forecast_mutants,
+    latency_mutants,
     order_mutants,
     placement_mutants,
     provisioning_mutants,

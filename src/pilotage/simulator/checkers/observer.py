@@ -66,6 +66,7 @@ from pilotage.simulator.checkers.decisions import Decisions
 from pilotage.simulator.checkers.endings import Ends, Explain, States
 from pilotage.simulator.checkers.forecasts import Forecasts
 from pilotage.simulator.checkers.inputs import Inputs
+from pilotage.simulator.checkers.latencies import Latencies
 from pilotage.simulator.checkers.order import Order
 from pilotage.simulator.checkers.pilots import Pilots
 from pilotage.simulator.checkers.provisioning import Planned, Provisioning
@@ -91,6 +92,7 @@ class Observer:
         self._decisions = Decisions(self._record, inputs=inputs, times=self._times, rules=rules)
         self._order = Order(self._record, rules)
         self._forecasts = Forecasts(self._record, self._times)
+        self._latencies = Latencies(self._record)
         self._pilots = Pilots(self._record, inputs)
         self._provisioning = Provisioning(self._record, rules)
         self._ends = Ends(self._record, self._decisions)
@@ -118,6 +120,7 @@ class Observer:
             decisions.on_written(checked)
             self._forecasts.on_written(checked)
             provisioning.on_written(checked)
+            self._latencies.on_written(checked)
             if checked.event.site is not None:
                 decisions.attempts.sites.on_event(checked.event.site, checked.data)
             if checked.event.source == "service":
