@@ -140,8 +140,11 @@ class _Slots:
 
 
 def _run_factors(groups: Sequence[WorkGroup]) -> Floats:
-    """By run and group, the factor on the expected run time: its median is 1, and groups vary independently."""
-    sds = np.array([group.mean_sd for group in groups])
+    """By run and group, the factor on the run time of its packages together: its median is 1, and groups vary independently.
+
+    The mean is uncertain, and so many packages differ from it by chance.
+    """
+    sds = np.array([math.hypot(group.mean_sd, group.spread / math.sqrt(max(group.packages, 1.0))) for group in groups])
     found: Floats = np.exp(sds * _normals(len(groups), stream=12))
     return found
 
