@@ -169,11 +169,18 @@ class PostgresHarness(Harness):
 
 
 SINCE_FIVE = (("pilots", "submitted_at"), ("sites", "latencies"))
+SINCE_SIX = (("jobs", "forecast"),)
 
 
 def forget_version_five(harness: Harness) -> None:
-    """Remove what version 5 of the schema added."""
-    for table, column in SINCE_FIVE:
+    """Remove what version 5 of the schema added, and later ones."""
+    for table, column in (*SINCE_FIVE, *SINCE_SIX):
+        harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+
+
+def forget_version_six(harness: Harness) -> None:
+    """Remove what version 6 of the schema added."""
+    for table, column in SINCE_SIX:
         harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
 
 

@@ -7,10 +7,19 @@ from collections.abc import Iterator
 import msgspec
 
 from pilotage.book.rows import rows
-from pilotage.model.events.payloads import PilotRequested, SiteDescribed, SiteHibernated, SiteLatencies, SiteProbed
+from pilotage.book.rows.forecasts import JobForecast, read_forecast
+from pilotage.model.events.payloads import (
+    ForecastMade,
+    ForecastScored,
+    PilotRequested,
+    SiteDescribed,
+    SiteHibernated,
+    SiteLatencies,
+    SiteProbed,
+)
 from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import check
-from tests.conformance.journal.harness import Harness, forget_version_five, keeper
+from tests.conformance.journal.harness import Harness, forget_version_five, forget_version_six, keeper
 from tests.kit.events import START, Stream, a_short_job
 
 SINCE_TWO = ("reason", "score", "since", "learned", "probed_at", "probe")
@@ -31,7 +40,7 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 5
+    assert harness.schema_version() == 6
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -73,7 +82,7 @@ def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> No
     harness.set_schema_version(2)
 
     harness.open()
-    assert harness.schema_version() == 5
+    assert harness.schema_version() == 6
     assert harness.packages() == before
     assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
     assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts
@@ -110,7 +119,7 @@ def test_a_book_of_version_four_learns_latencies(harness: Harness) -> None:
     harness.set_schema_version(4)
 
     journal = harness.open()
-    assert harness.schema_version() == 5
+    assert harness.schema_version() == 6
     [site], [pilot] = journal.sites(), harness.rows(rows.PilotRow)
     assert (site.latencies, pilot.native_id, pilot.submitted_at) == ("", "17", None)
     keeper(journal).take(
@@ -123,3 +132,28 @@ def test_a_book_of_version_four_learns_latencies(harness: Harness) -> None:
     [site], [_, pilot] = journal.sites(), harness.rows(rows.PilotRow)
     assert msgspec.json.decode(site.latencies) == {"starts": 3, "learned": "{}", "through": 7}
     assert (pilot.native_id, pilot.requested_at, pilot.submitted_at) == ("18", 1000.0, 1007.0)
+
+
+def test_a_book_of_version_five_learns_forecasts(harness: Harness) -> None:
+    journal = harness.open()
+    stream = Stream(stream="engine")
+    keeper(journal).take([*a_short_job("j1"), *a_short_job("j2")])
+    journal.seal("j2")
+    harness.close()
+    forget_version_six(harness)
+    harness.set_schema_version(5)
+
+    journal = harness.open()
+    assert harness.schema_version() == 6
+    assert [row.forecast for row in harness.rows(rows.JobRow)] == ["", ""]
+    made = ForecastMade(low_at=1.0, median_at=2.0, mean_at=2.5, high_at=3.0, packages=4)
+    keeper(journal).take([stream.event(made, job="j1", time=START + 50.0)])
+    known = journal.job("j1")
+    assert known is not None
+    assert read_forecast(known.forecast) == JobForecast(made_at=START + 50.0, made=made)
+    scored = ForecastScored(ended_at=5.0, outcome="done", forecasts=1)
+    keeper(journal).take([stream.event(scored, job="j1", time=START + 60.0)])
+    known = journal.job("j1")
+    assert known is not None
+    assert known.forecast == ""
+    journal.unseal(["j2"])

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from pilotage.engine.state.clock import Due
 from pilotage.engine.transitions.forecast_timers import EVERY_SECONDS, FIRST_SECONDS
 from pilotage.model.events.payloads import ForecastMade, ForecastScored
 from pilotage.model.exchange.operations import ExpandStage, Hold, Kill, Release, Restart
@@ -218,4 +219,16 @@ def test_another_job_of_the_same_priority_takes_half_of_the_slots() -> None:
         alone, both = 2400.0, 4800.0
         for job in (JOB, "k"):
             assert alone * 1.2 < forecasts(small, job=job)[-1].median_at - small.now < both * 1.15
+        small.finish()
+
+
+def test_a_timer_of_a_job_that_was_retired_and_came_back_brings_no_forecast_early() -> None:
+    with Small(TWO) as small:
+        pilot = started(small, bag(8, ESTIMATED))
+        small.wait(FIRST_SECONDS, pilot)
+        pilot.succeed("1.1.1", "1.2.1")  # news: they were expected to take ten minutes
+        pilot.heard()
+        small.engine.state.clock.timers.at(small.now + 20.0, Due.FORECAST, JOB)
+        small.wait(EVERY_SECONDS - 5.0, pilot)
+        assert len(forecasts(small)) == 1
         small.finish()

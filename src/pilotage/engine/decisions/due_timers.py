@@ -12,6 +12,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import bound_attempt
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
+from pilotage.engine.transitions.forecast_timers import is_due
 from pilotage.engine.transitions.occupancy import cancel_abandoned
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.readiness import reconsider, release_unfit
@@ -126,8 +127,8 @@ def _give_up(state: EngineState, job: JobState, queue: QueueClass, number: int, 
 
 
 def _forecast(state: EngineState, name: str) -> None:
-    if (job := state.jobs.by_id.get(name)) is not None:
-        job.forecast_due = False
+    if (job := state.jobs.by_id.get(name)) is not None and is_due(state, job):
+        job.forecast_due = 0.0
         state.pending.to_forecast[job] = None
 
 

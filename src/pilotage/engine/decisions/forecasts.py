@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import JobState, PackageStatus
-from pilotage.engine.transitions.forecast_timers import EVERY_SECONDS
+from pilotage.engine.transitions.forecast_timers import EVERY_SECONDS, set_timer
 from pilotage.model.events import payloads
 
 PAUSE_SECONDS_MAX = 600.0
@@ -41,8 +40,7 @@ def _forecast(state: EngineState, job: JobState) -> None:
     pause = EVERY_SECONDS
     if found is not None:  # an end that is far away moves slowly
         pause = max(pause, min(_PAUSE_SHARE * found.left.median_seconds, PAUSE_SECONDS_MAX))
-    job.forecast_due = True
-    state.clock.timers.at(state.clock.now + pause, Due.FORECAST, job.id)
+    set_timer(state, job, state.clock.now + pause)
     if found is None:
         return
     last = job.forecast.made if job.forecast is not None else None

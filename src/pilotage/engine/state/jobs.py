@@ -326,7 +326,7 @@ class JobState:
         self.run_times = RunTimes()  # of its packages, by template
         self.forecast: JobForecast | None = None  # the last one, until the job is over
         self.forecast_at = 0.0  # when it was made, in engine time
-        self.forecast_due = False  # a timer for the next one is set
+        self.forecast_due = 0.0  # the time of the timer for the next one; 0: none is set
         self.late: dict[int, LateStageState] = {}
         self.acting: dict[int, int] = {}  # packages with side effects → attempts that may still act
         self.given_up: dict[int, int] = {}  # late stages whose waiting packages were aborted, and the package to blame

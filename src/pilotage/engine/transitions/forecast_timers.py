@@ -15,11 +15,21 @@ EVERY_SECONDS = 60.0
 def schedule_forecast(state: EngineState, job: JobState) -> None:
     """Set a timer for the next forecast of a job, if none is set."""
     if not job.forecast_due:
-        job.forecast_due = True
         at = state.clock.now + FIRST_SECONDS
         if job.forecast is not None:
             at = max(state.clock.now, job.forecast_at + EVERY_SECONDS)
-        state.clock.timers.at(at, Due.FORECAST, job.id)
+        set_timer(state, job, at)
+
+
+def set_timer(state: EngineState, job: JobState, at: float) -> None:
+    """Set the timer for the next forecast of a job."""
+    job.forecast_due = at
+    state.clock.timers.at(at, Due.FORECAST, job.id)
+
+
+def is_due(state: EngineState, job: JobState) -> bool:
+    """Whether the next forecast of a job is due: a timer may be of a job that was retired and has come back."""
+    return 0.0 < job.forecast_due <= state.clock.now
 
 
 def may_be_over(state: EngineState, job: JobState) -> None:
