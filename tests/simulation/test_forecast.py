@@ -12,6 +12,7 @@ from pilotage.language.folder import MemoryFolder
 from pilotage.language.load import load
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import JobRegistered
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.model.sites.world import (
     ActivityWorld,
@@ -276,8 +277,10 @@ def test_pilots_that_start_in_a_burst_of_faults_end_at_once_and_others_do_not() 
     assert run(subject(LYON, packages=10, world=over)).makespan_seconds == pytest.approx(660, abs=10)
 
 
-def test_a_pilot_that_is_stuck_is_not_replaced() -> None:
+def test_a_pilot_that_is_stuck_is_not_replaced_where_all_pilots_are_wanted() -> None:
     many = msgspec.structs.replace(LYON, slots=1, pilots_max=100)
-    figures = run(subject(many, packages=400, world=worlds("lyon", stuck_probability=0.3)))
+    of = subject(many, packages=400, world=worlds("lyon", stuck_probability=0.3))
+    settings = usual_settings(of.world, EngineSettings(provisioning="all"))
+    figures = JobSimulation(of, seed=0, settings=settings).run()
     assert figures.done == 400
     assert 55 <= figures.sites["lyon"].batch_jobs <= 85
