@@ -104,17 +104,17 @@ def learn_from(
     All pilots of a site have one user, the one that submits there, and the shape of its entry today.
     """
     known = [row for row in rows if row.site == site]
-    started: dict[str, float] = {}
+    started: dict[str, list[float]] = {}
     for row in known:
         if row.started_at is not None and row.request:
-            started[row.request] = min(row.started_at, started.get(row.request, row.started_at))
+            started.setdefault(row.request, []).append(row.started_at)
     outcomes = [
         (found, row)
         for row in known
         if row.requested_at is not None
         and request_number(row.pilot, site=site) is not None
         and not is_counted(row.pilot, site=site, through=through, unanswered=unanswered)
-        and (found := _known_at(row, started.get(row.pilot))) is not None
+        and (found := _known_at(row, started.get(row.pilot, ()))) is not None
     ]
     for at, row in sorted(outcomes, key=lambda each: (each[0], each[1].pilot)):
         assert row.requested_at is not None
@@ -131,6 +131,11 @@ def learn_from(
     return len(outcomes)
 
 
-def _known_at(row: PilotRecord, started_at: float | None) -> float | None:
-    """When the outcome of a request was known; None while it is queued."""
-    return started_at if started_at is not None else row.ended_at
+def _known_at(row: PilotRecord, started_at: Collection[float]) -> float | None:
+    """When the outcome of a request was known; None while it is queued.
+
+    A request may have been started more than once: the first start counts, by a clock that is right if there is one.
+    """
+    requested_at = row.requested_at or 0.0
+    right = [at for at in started_at if -_CLOCK_SECONDS <= at - requested_at <= _LATENCY_SECONDS_MAX]
+    return min(right or started_at, default=row.ended_at)

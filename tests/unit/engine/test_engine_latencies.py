@@ -10,8 +10,8 @@ import pytest
 from pilotage.book.rows.rows import PilotRow, SiteRow
 from pilotage.engine.past_pilots import ended_pilots
 from pilotage.engine.restore import Snapshot, restore
-from pilotage.forecast.history import LatencyHistory
-from pilotage.forecast.pilot_records import is_counted, request_number, shape_of_pilots
+from pilotage.forecast.history import LatencyHistory, Submitter
+from pilotage.forecast.pilot_records import is_counted, learn_from, request_number, shape_of_pilots
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import Gone, SubmissionFailed, Submitted
@@ -172,6 +172,19 @@ def test_a_pilot_without_a_row_has_ended_for_certain() -> None:
     assert [name in gone for name in ("lyon-1.1", "lyon-2.1", "lyon-3.1", "lyon-4.1", "lyon-5.1")] == [
         True, False, False, True, True,
     ]  # fmt: skip
+
+
+def test_of_several_pilots_of_one_request_the_first_with_a_right_clock_counts() -> None:
+    rows = [
+        PilotRow(pilot="lyon-1", site="lyon", requested_at=1000.0),
+        PilotRow(pilot="lyon-1.1", site="lyon", request="lyon-1", started_at=1300.0),
+        PilotRow(pilot="lyon-1.2", site="lyon", request="lyon-1", started_at=1200.0),
+        PilotRow(pilot="lyon-1.3", site="lyon", request="lyon-1", started_at=3.0),
+    ]
+    made, expected = LatencyHistory(), LatencyHistory()
+    assert learn_from(made, rows, site="lyon", shape="small") == 1
+    expected.started(Submitter("", "small"), at=1200.0, latency_seconds=200.0)
+    assert made.encoded() == expected.encoded()
 
 
 def test_a_site_that_is_no_longer_configured_still_learns_from_its_rows() -> None:

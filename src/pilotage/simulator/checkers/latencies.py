@@ -5,7 +5,7 @@ from __future__ import annotations
 from pilotage.book.codec import Checked
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptStarted, PilotEnded, PilotRequested, PilotStarted, SiteLatencies
-from pilotage.simulator.checkers.records import Record
+from pilotage.simulator.checkers.records import Record, Rules
 
 LATENCIES = "latencies"
 _CLOCK_SECONDS = 60.0  # by which the clock of a pilot may be off, and its start counts after a restart
@@ -26,9 +26,10 @@ class _SiteTrace:
 class Latencies:
     """The pilots of every site, as the book tells of them."""
 
-    def __init__(self, record: Record) -> None:
-        """Share the record of the other checkers."""
+    def __init__(self, record: Record, rules: Rules) -> None:
+        """Share the record of the other checkers; an earlier service may have recorded starts."""
         self._record = record
+        self._known_starts = rules.known_starts
         self._sites: dict[str, _SiteTrace] = {}
         self._requested: dict[str, tuple[str, float]] = {}  # by key: its site, and when
         self._bound_starts = 0
@@ -64,7 +65,8 @@ class Latencies:
 
     def _on_recorded(self, name: str, data: SiteLatencies) -> None:
         trace = self._site(name)
-        least, most = len(trace.surely_started), len(trace.started) + self._bound_starts
+        before = self._known_starts.get(name, 0)
+        least, most = before + len(trace.surely_started), before + len(trace.started) + self._bound_starts
         if not least <= data.starts <= most:
             message = f"{data.starts} starts were recorded, and there were {least} to {most}"
             raise self._record.broken_stream(LATENCIES, message, name)

@@ -92,7 +92,7 @@ class Observer:
         self._decisions = Decisions(self._record, inputs=inputs, times=self._times, rules=rules)
         self._order = Order(self._record, rules)
         self._forecasts = Forecasts(self._record, self._times)
-        self._latencies = Latencies(self._record)
+        self._latencies = Latencies(self._record, rules)
         self._pilots = Pilots(self._record, inputs)
         self._provisioning = Provisioning(self._record, rules)
         self._ends = Ends(self._record, self._decisions)
