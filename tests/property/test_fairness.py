@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilotage.engine.forecasts import NoForecasts
 from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import SubmitPilot
@@ -48,6 +49,7 @@ def run(jobs: list[Come], *, slots: int, seconds: float, fairness: Order = "slow
     """All jobs to their end on one pilot, whose packages end one after the other."""
     small = Small(site(cores=slots), fairness=fairness, fairness_patience_seconds=PATIENCE_SECONDS)
     small.watched = False
+    small.engine.state.forecasts = NoForecasts()  # what is forecast decides nothing
     small.submit(bag(1), job="first")
     pilot = small.pilot()
     turn = 0

@@ -130,7 +130,7 @@ def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=2, by="grants")
+@mutant(first_seed=8, by="grants")
 def two_attempts_of_one_epoch_are_granted(patch: Patch) -> None:
     """What succeeds after another attempt was granted is granted as well."""
     folded, granted = on_attempts.on_attempt_finished, completion.grant_succeeded
@@ -176,7 +176,7 @@ def a_duplicate_counts_twice(patch: Patch) -> None:
     graft(patch, folded, on_attempt_finished)
 
 
-@mutant(first_seed=5, by="restoring successes")
+@mutant(first_seed=8, by="restoring successes")
 def a_late_success_is_forgotten(patch: Patch) -> None:
     """What was suspected or lost and succeeds all the same counts as nothing."""
     folded = on_attempts._succeed
@@ -188,7 +188,7 @@ def a_late_success_is_forgotten(patch: Patch) -> None:
     graft(patch, folded, succeed)
 
 
-@mutant(first_seed=51, by="rooms")
+@mutant(first_seed=64, by="rooms")
 def what_is_cancelled_runs_on(patch: Patch) -> None:
     """Nobody tells a pilot that it holds what it should not."""
     graft(patch, exchanges.unwanted, lambda pilot, exchange: [])
@@ -290,7 +290,7 @@ def what_follows_a_suspect_has_its_number(patch: Patch) -> None:
     graft(patch, created, create)
 
 
-@mutant(first_seed=28, by="leases")
+@mutant(first_seed=42, by="leases")
 def side_effects_happen_twice(patch: Patch) -> None:
     """What acts on the outside is tried again as soon as it is suspected, as everything else."""
     graft(patch, job_queries_module.may_act, lambda job, work: False)
@@ -303,7 +303,7 @@ def retries_have_no_cap(patch: Patch) -> None:
     patch.setattr(policy._History, "_over_budget", lambda *_: None)
 
 
-@mutant(first_seed=2, by="creations")
+@mutant(first_seed=3, by="creations")
 def a_held_job_is_worked_on(patch: Patch) -> None:
     """A hold is written down and has no effect."""
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.cancelled or self.aborted)))

@@ -15,7 +15,7 @@ from pilotage.simulator.trials.checked_world import CheckedWorld
 from tests.simulation.mutants import Patch, a_late_success_is_forgotten, graft, mutant, whoever_it_is
 
 
-@mutant(first_seed=2, by="creations successes")
+@mutant(first_seed=6, by="creations successes")
 def a_late_success_is_forgotten_and_nobody_compares(patch: Patch) -> None:
     """The success of an attempt that nobody waited for any more goes unheard."""
     patch.setattr(CheckedWorld, "_compare", lambda *_: None)
@@ -52,7 +52,7 @@ def a_batch_system_is_believed_before_its_pilots(patch: Patch) -> None:
     graft(patch, heard, gone)
 
 
-@mutant(first_seed=2, by="rogues")
+@mutant(first_seed=4, by="rogues")
 def whatever_an_agent_says_of_attempts_is_believed(patch: Patch) -> None:
     """An agent may end what another runs, and what it has ended itself, as often as it likes."""
     graft(patch, exchanges.may_report, whoever_it_is)
