@@ -75,7 +75,6 @@ def test_whatever_strikes_everything_holds_and_ends(chunk: int, tell: Callable[[
     assert not rare
     tell(f"pilots by forecast: {dict(planned)}")
     assert min(planned["plans"], planned["lowered"]) * CHUNKS >= FIRED_MIN
-    assert planned["withdrawn"]
 
 
 def test_every_world_has_packages_and_sites_enough() -> None:
@@ -83,6 +82,11 @@ def test_every_world_has_packages_and_sites_enough() -> None:
     assert min(map(packages_of_world, worlds)) >= 50
     assert min(len(world.sites) for world in worlds) >= 3
     assert {site.site.mode for world in worlds for site in world.sites} == {"pilots", "bound"}
+
+
+def test_in_some_worlds_queued_pilots_are_withdrawn_by_forecast() -> None:
+    results = [simulate(make_world(seed)) for seed in (2, 78, 142)]
+    assert all(result.violation is None and result.plans["withdrawn"] for result in results)
 
 
 def test_some_worlds_provision_by_forecast_and_know_starts_enough_for_it_or_nearly() -> None:
