@@ -87,6 +87,12 @@ def test_who_sleeps_too_long_has_not_lived_through_it() -> None:
     assert time.wake_at(140.0) == 5010.0
 
 
+def test_a_clock_that_is_set_before_the_first_step_does_not_end_the_leases_of_an_earlier_service() -> None:
+    time = SteadyTime(100.0, late_seconds=20.0)
+    time.advance(5000.0)
+    assert (time.now, time.stamp) == (120.0, 5000.0)
+
+
 @pytest.mark.parametrize("back_by", [number / 7 for number in range(1, 50)])
 def test_who_is_woken_at_the_time_it_asked_for_is_not_too_early_by_what_a_sum_is_rounded_by(back_by: float) -> None:
     time = SteadyTime(START, late_seconds=20.0)

@@ -92,8 +92,9 @@ class SteadyTime:
         self.now = self.stamp = self.clock = now
         self._late_seconds = late_seconds
         self._offset = 0.0  # engine time minus clock time
-        self._wake_at: float | None = None
-        self._told_at = 0.0  # the same in clock time, as reported
+        # An engine that takes over has leases to watch: a clock that is set before its first step ends none of them.
+        self._wake_at: float | None = now
+        self._told_at = now  # the same in clock time, as reported
 
     def advance(self, clock: float) -> None:
         """Start a step with this clock time."""
