@@ -234,6 +234,18 @@ def test_a_restored_line_whose_producer_died_meanwhile_is_given_up() -> None:
         assert small.status("2.1.1") == "upstream"
 
 
+def test_a_restored_line_that_waits_for_a_late_stage_whose_producer_died_meanwhile_is_aborted() -> None:
+    made = plan(stage(2), None, stage(2, kind("merge")), late={2: ["1.1.1", "1.2.1"]}, waits={3: (2,)})
+    with Small(site(cores=2)) as small:
+        small.submit(made)
+        small.take(SubmitPilot)
+        small.ask(Drop(job=JOB, stage=3, line=1))
+        small.ask(Kill(job=JOB, package="1.2.1"))
+        assert small.status("3.2.1") == "upstream"
+        small.ask(Restore(job=JOB, stage=3, line=1))
+        assert small.status("3.1.1") == "upstream"
+
+
 def test_dropping_a_whole_line_drops_each_of_its_packages() -> None:
     made = plan(stage(2, kind("first"), kind("second")), edges=[("1.1.1", "1.1.2"), ("1.2.1", "1.2.2")])
     with Small(site()) as small:

@@ -115,9 +115,6 @@ def on_package_restarted(
     reconsider(state, job, number)
     _revive(state, job, number, fed_late=fed_late)
     _recheck_failed_producers(state, job, number)
-    if job.failed_producers:
-        job.given_up = {}  # it may wait for a stage that was given up before
-        state.pending.to_expand[job] = None
 
 
 def _revive(state: EngineState, job: JobState, number: int, *, fed_late: bool) -> None:
@@ -162,8 +159,12 @@ def on_restored(state: EngineState, job: JobState, number: int, event: Event, da
 
 def _recheck_failed_producers(state: EngineState, job: JobState, number: int) -> None:
     """Check the producers of packages that wait again: one may have been aborted meanwhile."""
-    if not job.is_final(number):
-        state.pending.to_abort_consumers.extend((job, other) for other in job.awaited(number) if job.is_dead(other))
+    if job.is_final(number):
+        return
+    state.pending.to_abort_consumers.extend((job, other) for other in job.awaited(number) if job.is_dead(other))
+    if job.failed_producers:
+        job.given_up = {}  # it may wait for a late stage that was given up before
+        state.pending.to_expand[job] = None
 
 
 def on_replica_wanted(
