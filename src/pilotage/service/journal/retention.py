@@ -18,7 +18,6 @@ from pilotage.book.codec import Checked, Codec
 from pilotage.book.fold.join import Receipt
 from pilotage.book.query import EVERYTHING
 from pilotage.book.rows.rows import JobRow, PilotRow
-from pilotage.engine.past_pilots import removable_pilots
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -28,6 +27,7 @@ from pilotage.model.settings.settings import RetentionSettings
 from pilotage.model.states import FINAL_NAMES, ClearedBy, State
 from pilotage.ports import Clock, Journal, JournalError
 from pilotage.service.errors import OperationRefused
+from pilotage.service.journal.pilot_rows import removable_pilots
 from pilotage.service.journal.writer import Batch, Writer
 from pilotage.service.process import PROCESS
 
