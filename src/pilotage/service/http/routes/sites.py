@@ -134,9 +134,10 @@ async def one_site(request: ApiRequest, services: ServicesArgument, site: SitePa
 async def latencies(request: ApiRequest, services: ServicesArgument, site: SitePath) -> SiteLatencyView:
     """How long the next pilots of a site take from their request to their start, by all that is known of earlier ones."""
     found = await services.ask(services.reader.site_latency, request.user, site)
-    if found is None:
-        raise _unknown(site, {row.site for row in await services.ask(services.reader.sites, request.user)})
-    return found
+    if found is not None:
+        return found
+    await _known(request, services, site)  # one without any pilot is known, too
+    return SiteLatencyView(site=site, known_starts=0)
 
 
 _site_operation = partial(post, status=200, needs=(SITES,), tags=["sites"], faults=(400, 401, 403, 404, 409, 503))
