@@ -66,7 +66,7 @@ def test_more_work_takes_longer_and_more_pilots_finish_sooner(latency: LatencyDi
     st.integers(2, 30),
     st.sampled_from([0.0, 0.1, 0.5]),
 )
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=30)
 def test_in_a_still_world_no_pilot_is_withdrawn_that_is_not_overdue_and_none_soon_after_its_request(
     latency_seconds: float, packages: int, run_seconds: float, most: int, within: float
 ) -> None:

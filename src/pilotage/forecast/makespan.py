@@ -59,6 +59,7 @@ _ALL_TIMES: Floats = np.geomspace(1e-3, 1e8, 89)  # where the guess is too short
 _PARTS: Floats = np.arange(1, 25) / 24.0
 _INEXACT = 0.005
 _SPARE = 0.25  # of the tolerance: for cancelling queued pilots
+_MISSED = 0.02  # of the time: with pilots in the queue, more are wanted only if the promise is missed by so much
 _ROUNDING = 1e-9
 _NEVER = 1e-6
 
@@ -70,7 +71,8 @@ class Need:
     `running` are pairs: so many pilots (or parts of one, as slots of other sites count) run for so many seconds more. A pilot
     takes no package that it could not finish, and spends `start_cost_seconds` before its first one. `queued_seconds` is how long each
     queued pilot has waited, and `queued_max` how many may be queued in all. This work is done since `since_seconds`,
-    and cancelled pilots have made it `spent_seconds` longer so far: tolerances do not add up from plan to plan.
+    its first plan promised its end in `promised_seconds`, and cancelled pilots have made it `spent_seconds` longer so far:
+    tolerances do not add up from plan to plan.
     """
 
     work_seconds: float
@@ -81,6 +83,7 @@ class Need:
     lifetime_seconds: float
     start_cost_seconds: float
     since_seconds: float = 0.0
+    promised_seconds: float = math.inf
     spent_seconds: float = 0.0
 
 
@@ -88,8 +91,8 @@ class Need:
 class Provision:
     """How many pilots should be queued.
 
-    `queued` is the fewest that finish within the tolerance, `kept` the fewest within what is left of a quarter of it: of those already
-    queued, no more than these are needed, and a pilot just requested is always among them. `best_queued` finish in `best_seconds`; more would start
+    `queued` is the fewest that finish within the tolerance, `kept` the fewest within what is left of a quarter of it and of
+    what was promised: of those already queued, no more than these are needed, and a pilot just requested is always among them. `best_queued` finish in `best_seconds`; more would start
     after the last package is taken, or are not allowed.
     """
 
@@ -109,7 +112,12 @@ def provision(latency: LatencyDistribution, need: Need, *, within: float) -> Pro
     finish = best + need.package_seconds
     # Tolerances are of the whole time until the work is done, one package after the last is taken.
     spare = _SPARE * within * (need.since_seconds + finish) - need.spent_seconds
-    kept, wanted = pilots.fewest((best + max(spare, 0.0) - _INEXACT * finish, best + within * finish))
+    promise = best + within * finish
+    # Pilots that the first plan needed are not cancelled, though without them the time that is still left hardly changes.
+    latest = min(best + spare, need.promised_seconds - need.package_seconds)
+    kept, wanted, missed = pilots.fewest((max(best, latest) - _INEXACT * finish, promise, promise + _MISSED * finish))
+    if missed <= len(need.queued_seconds) < wanted:
+        wanted = len(need.queued_seconds)
     return Provision(queued=wanted, kept=max(wanted, kept), best_queued=best_queued, best_seconds=finish)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a service starts without it: most have no plan to make for 
 REPLAN_SECONDS = 60.0
 """A plan is made again after this time, and earlier if pilots have come, gone or been requested."""
 REPLAN_SECONDS_MIN = 5.0
-"""Shortest time between two plans of a site."""
+"""Shortest time between two plans of a site by forecast; one without costs little."""
 _SITE_SECONDS = 0.1  # with many sites, that time is so long for each: planning takes less than a hundredth of a core
 YOUNG_SECONDS = 300.0
 """No pilot is cancelled that was requested later than this, unless no work is left."""
@@ -144,13 +144,18 @@ def _current_plan(state: EngineState, site: SiteState, most: int, work: WaitingW
     plan = plans.get(site)
     if plan is not None:
         changed = plan.expected != site.expected or plan.live != len(site.pilots) or plan.most != most
-        pause = max(REPLAN_SECONDS_MIN, _SITE_SECONDS * len(state.sites.by_name)) if changed else REPLAN_SECONDS
+        pause = REPLAN_SECONDS if not changed else _pause_seconds(state) if plan.need is not None else 0.0
         if now < plan.at + pause:
             _wake(state, plan.at + pause)
             return plan
     plan = plans[site] = _plan(state, site, most, work)
     _wake(state, now + REPLAN_SECONDS)
     return plan
+
+
+def _pause_seconds(state: EngineState) -> float:
+    """The shortest time between two forecasts for a site."""
+    return max(REPLAN_SECONDS_MIN, _SITE_SECONDS * len(state.sites.by_name))
 
 
 def _wake(state: EngineState, at: float) -> None:
@@ -187,10 +192,18 @@ def _plan(state: EngineState, site: SiteState, most: int, work: WaitingWork) -> 
     if period is None or not period.goes_on(need.work_seconds):
         period = WorkPeriod(begun_at=plan.at, work_seconds=need.work_seconds)
     period = msgspec.structs.replace(period, work_seconds=min(period.work_seconds, need.work_seconds))
-    need = replace(need, since_seconds=plan.at - period.begun_at, spent_seconds=period.spent_seconds)
-    found = provision(known.latency, need, within=state.settings.provisioning_within)
+    need = replace(
+        need,
+        since_seconds=plan.at - period.begun_at,
+        promised_seconds=period.promised_at - plan.at,
+        spent_seconds=period.spent_seconds,
+    )
+    within = state.settings.provisioning_within
+    found = provision(known.latency, need, within=within)
     if found is None:
         return plan.because("its pilots end before the work does")
+    if math.isinf(period.promised_at):
+        period = msgspec.structs.replace(period, promised_at=plan.at + (1.0 + within) * found.best_seconds)
     return plan.lowered(found, need=need, known=known, period=period)
 
 

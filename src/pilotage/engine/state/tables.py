@@ -85,6 +85,7 @@ class WorkPeriod(msgspec.Struct, frozen=True, kw_only=True):
 
     begun_at: float
     work_seconds: float  # the least so far
+    promised_at: float = math.inf  # by when it is to be done, according to its first plan
     spent_seconds: float = 0.0  # by which cancelled pilots have made it longer
 
     def goes_on(self, work_seconds: float) -> bool:
