@@ -63,21 +63,21 @@ class Provisioning:
         """Share the record of the other checkers."""
         self._record = record
         self._sites = {site.name: site for site in rules.sites}
-        self._starts = dict(rules.known_starts)
         self._durable: dict[str, _Queued] = {}
         self._known: dict[str, _Queued] = {}
+        self._durable_starts = dict(rules.known_starts)
+        self._known_starts = dict(rules.known_starts)
         self._spent: dict[str, tuple[float, float]] = {}  # by site: since when, and what withdrawn pilots have cost
         self.counts = {"plans": 0, "lowered": 0, "withdrawn": 0}
 
     def on_written(self, checked: Checked) -> None:
         """An event is durable."""
-        if isinstance(checked.data, payloads.PilotStarted):
-            self._starts[checked.data.site] = self._starts.get(checked.data.site, 0) + 1
+        _count_start(self._durable_starts, checked)
         self._fold(self._durable, checked)
 
     def on_began(self) -> None:
         """The service has started again: it knows what is durable."""
-        self._known = dict(self._durable)
+        self._known, self._known_starts = dict(self._durable), dict(self._durable_starts)
 
     def on_decided(self, events: Sequence[Checked], plans: Iterable[Planned]) -> None:
         """One step: its events, and the plans that were made in it."""
@@ -86,6 +86,7 @@ class Provisioning:
         requested: dict[str, int] = {}
         withdrawn: dict[str, list[str]] = {}
         for checked in events:
+            _count_start(self._known_starts, checked)
             event, data = checked.event, checked.data
             key, ours = event.pilot or "", event.source == "service"
             known = self._known.get(key)
@@ -114,8 +115,8 @@ class Provisioning:
         for mine, its in zip(queued, sorted(plan.queued_seconds), strict=True):
             if abs(max(0.0, mine) - its) > _WAIT_SECONDS:
                 fail(f"a plan says that a pilot has waited {its:.0f} s, and it has waited {mine:.0f} s")
-        if self._starts.get(plan.site, 0) < _STARTS_MIN:
-            fail(f"a forecast was made from {plan.starts} starts, and {self._starts.get(plan.site, 0)} are known")
+        if (known := self._known_starts.get(plan.site, 0)) < _STARTS_MIN:
+            fail(f"a forecast was made from {plan.starts} starts, and {known} are known")
         if plan.wanted > len(queued) + plan.more:
             fail(f"{plan.wanted} queued pilots are wanted, and the work could use {len(queued) + plan.more}")
         model = _Model(plan)
@@ -194,6 +195,11 @@ class Provisioning:
             raise Violation(PROVISIONING, message, subject=site, events=self._record.tape.about(None, None))
 
         return fail
+
+
+def _count_start(starts: dict[str, int], checked: Checked) -> None:
+    if isinstance(checked.data, payloads.PilotStarted):
+        starts[checked.data.site] = starts.get(checked.data.site, 0) + 1
 
 
 class _Model:
