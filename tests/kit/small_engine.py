@@ -193,7 +193,7 @@ class Small:
         self.settings = EngineSettings(**({"selection": IN_ORDER} | settings))
         self.watched = True  # whether every step is checked and written; a large job has no time for it
         self.now = START
-        self.core = Core(Engine(sites=sites, settings=self.settings))
+        self.core = Core(Engine(sites=sites, settings=self.settings, now=START))
         self.journal = SimulatedJournal(Random(0))
         self.plans: dict[str, list[JobPlan]] = {}
         self.agents: dict[str, Agent] = {}

@@ -106,14 +106,18 @@ def test_files_stand_where_xdg_puts_them(tmp_path: Path) -> None:
     assert len(list(settings_files(environment={}, folder=Path("/project")))) == 2
 
 
+SHARES = ("engine.provisioning_within",)
+"""Settings that are at most one."""
+
+
 def test_every_setting_has_a_variable_and_none_is_one_of_the_others(machine: Machine) -> None:
     variables = [row.variable for row in SETTINGS.values()]
     assert len(set(variables)) == len(variables)
     assert not OTHER_VARIABLES & {*variables, *SHORT_VARIABLES}
     samples = {"whole number": "7", "number": "7.5", "text": "a@b", "list of texts": "owner, tag.study"}
     for row in SETTINGS.values():
-        # The choice of sites has numbers that must go together.
-        sample = str(row.default) if row.section == "selection" else samples[row.kind]
+        # The choice of sites has numbers that must go together, and others are shares of one.
+        sample = samples[row.kind] if row.section != "selection" and row.name not in SHARES else str(row.default)
         machine.environment[row.variable] = row.choices[-1] if row.choices else sample
     machine.environment |= {
         "PILOTAGE_NOTIFICATIONS_CLUSTER_MANAGEMENT": "a@b,c@d",
