@@ -65,7 +65,7 @@ def served(place: Place, environment: Mapping[str, str]) -> Iterator[None]:
         process = subprocess.Popen(
             [sys.executable, "-c", SERVE],
             cwd=place.folder,
-            env={**place.environment, **environment},
+            env={**place.environment, **environment, "PILOTAGE_SERVICE_PORT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,

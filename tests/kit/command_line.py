@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import chdir, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
 
+from pilotage.agent import batch
 from pilotage.cli import main
 
 ALIKE = frozenset([
@@ -71,11 +73,25 @@ def typed(
 def typed_result(words: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: str = "") -> Result:
     """As `typed`, and what was printed to both streams as a terminal shows it."""
     before = _children()
-    with chdir(folder), mock.patch.dict(os.environ, dict(environment), clear=True):
+    with chdir(folder), mock.patch.dict(os.environ, dict(environment), clear=True), _dialects_as_before():
         done = run(*words, stdin=stdin)
     for child in _children() - before:  # a service: nobody is left to wait for its end
         threading.Thread(target=_await_end, args=(child,), daemon=True).start()
     return done
+
+
+@contextmanager
+def _dialects_as_before() -> Iterator[None]:
+    """Forget the dialects of a state folder, which a process knows from its first command there on."""
+    known, modules = list(batch.__path__), {*sys.modules}
+    try:
+        yield
+    finally:
+        added = [Path(each) for each in batch.__path__ if each not in known]
+        batch.__path__[:] = known
+        for name in [each for each in sys.modules.keys() - modules if each.startswith(f"{batch.__name__}.")]:
+            if Path(sys.modules[name].__file__ or "").parent in added:
+                del sys.modules[name]
 
 
 def _children() -> set[int]:

@@ -27,7 +27,7 @@ def queued_pilots_count_as_answered(patch: Patch) -> None:
     patch.setattr(PilotLatencies, "record_of", record_of)
 
 
-@mutant(first_seed=0, by="latencies")
+@mutant(first_seed=8, by="latencies")
 def a_restart_counts_recorded_pilots_again(patch: Patch) -> None:
     """Every row of a pilot teaches again whenever an engine starts."""
 

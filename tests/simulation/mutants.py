@@ -113,7 +113,7 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
     graft(patch, exchanges._lease, lease)
 
 
-@mutant(first_seed=30, by="grants")
+@mutant(first_seed=100, by="grants")
 def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     """The epoch ignored: whatever succeeds is a candidate, also what a kill and a restart left behind."""
     folded = on_attempts.on_attempt_finished
@@ -315,7 +315,7 @@ def a_cancelled_job_is_worked_on(patch: Patch) -> None:
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))
 
 
-@mutant(first_seed=74, by="grants")
+@mutant(first_seed=121, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
     killed, granted = operations._kill, completion.grant_succeeded

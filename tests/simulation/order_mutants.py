@@ -133,7 +133,7 @@ def the_slots_of_a_pilot_that_ended_are_kept(patch: Patch) -> None:
     patch.setattr(Placement, "slots_changed", slots_changed)
 
 
-@mutant(first_seed=23, by="restoring")
+@mutant(first_seed=42, by="restoring")
 def a_restart_forgets_what_may_still_act(patch: Patch) -> None:
     """After a crash nobody waits for the end of what was given up and has side effects."""
     patch.setattr(restore, "add_abandoned", lambda *_, **__: None)

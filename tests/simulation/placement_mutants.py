@@ -33,13 +33,13 @@ def a_site_has_room_for_one_more(patch: Patch) -> None:
     patch.setattr(SiteProfile, "room", larger)
 
 
-@mutant(first_seed=11, by="rooms")
+@mutant(first_seed=77, by="rooms")
 def a_pilot_is_given_what_it_has_no_time_for(patch: Patch) -> None:
     """Nobody asks how long a pilot will last."""
     graft(patch, placement.suffices, lambda seconds, pilot, queue: True)
 
 
-@mutant(first_seed=9, by="waiting")
+@mutant(first_seed=15, by="waiting")
 def a_reservation_is_never_given_back(patch: Patch) -> None:
     """What was reserved where no pilot can run it waits there for one that can."""
     graft(patch, readiness.release_unfit, lambda state, site: None)
