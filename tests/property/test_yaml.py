@@ -170,6 +170,7 @@ def test_no_bytes_make_the_loader_fail(raw: bytes) -> None:
 
 @given(mutants())
 @example("a: 'x\n\ty'\n \tb: c")
+@example("a: {b\nc:' 1}\n")
 @example("a:\n")
 def test_every_mark_lies_in_the_text(text: str) -> None:
     check_places(*read_tree(text.encode(), file=""))

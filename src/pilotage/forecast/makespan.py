@@ -160,7 +160,7 @@ class _Pilots:
         if allowed <= 0:
             return 0
         start = np.array([self._start_seconds * (1.0 + _ROUNDING)])
-        waits, counts = _grouped(self._oldest_first)
+        waits, counts = _grouped(self._oldest_first, self._edges)
         taken = self._taken(start, np.array([*waits, 0.0]))[0]
         left = self._need.work_seconds - float(self._by_running(start)[0] + taken @ [*counts, 0.0])
         if left <= 0.0 or taken[-1] <= 0.0:
@@ -169,7 +169,7 @@ class _Pilots:
 
     def last_taken_seconds(self, queued: int) -> float:
         """When the last package is taken with so many queued pilots; infinite if it never is (pilot-job-model, eq. 3)."""
-        groups = _grouped(self._oldest_first[:queued])
+        groups = _grouped(self._oldest_first[:queued], self._edges)
         new = max(0.0, queued - len(self._oldest_first))
         waits, counts = np.array([*groups[0], 0.0]), np.array([*groups[1], new])
 
@@ -238,16 +238,21 @@ class _Pilots:
         return found
 
 
-def _grouped(waits: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Few waits that stand for many, in order, and how many each stands for: pilots are often requested together."""
+def _grouped(waits: Sequence[float], edges: Floats) -> tuple[list[float], list[float]]:
+    """Few waits that stand for many, in order, and how many each stands for: pilots are often requested together.
+
+    Waits are alike if a latency between them is none that was seen: a pilot may start at once that has waited for less.
+    """
     found: list[float] = []
     counts: list[float] = []
-    for wait in waits:
-        if found and found[-1] - wait < _ALIKE_SECONDS:
+    last = -1
+    for wait, place in zip(waits, edges.searchsorted(waits, side="right").tolist(), strict=True):
+        if place == last and found[-1] - wait < _ALIKE_SECONDS:
             counts[-1] += 1.0
         else:
             found.append(wait)
             counts.append(1.0)
+        last = place
     while len(found) > _GROUPS_MAX:
         pairs = range(0, len(found), 2)
         totals = [sum(counts[at : at + 2]) for at in pairs]

@@ -231,6 +231,8 @@ class TreeBuilder:
             hint=f"write `{clipped(name)}: {clipped(rest)}`, or quote all of it if it is a text",
         )
         mark = Mark(key.mark.line, key.mark.column + len(name) + 1)
+        if value.mark.line != key.mark.line:  # a key of several lines
+            mark = value.mark
         return Scalar(name, plain=True, mark=key.mark), Scalar(rest, plain=True, mark=mark)
 
     def _is_new(self, anchor: str, mark: Mark) -> bool:
