@@ -139,9 +139,9 @@ class Program(click.Group):
         if ctx.meta.get(_ALL):
             for group, commands in COMMANDS.items():
                 with formatter.section(group.capitalize()):
-                    formatter.write_dl([(name, told) for name, (_, told) in commands.items()])
+                    formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
             return
-        known = {name: told for commands in COMMANDS.values() for name, (_, told) in commands.items()}
+        known = {name: summary for commands in COMMANDS.values() for name, (_, summary) in commands.items()}
         with formatter.section("Everyday commands"):
             formatter.write_dl([(name, known[name]) for name in EVERYDAY])
         with formatter.section("More commands, by group"):
@@ -182,10 +182,10 @@ def main() -> None:
 
 def _complete_help(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Shell completions after `pilotage help`: groups and commands, then subcommands."""
-    said: tuple[str, ...] = ctx.params.get("words") or ()
+    given: tuple[str, ...] = ctx.params.get("words") or ()
     known = {*COMMANDS, *main.list_commands(ctx)}
-    if said:
-        command = main.get_command(ctx, said[0]) if len(said) == 1 else None
+    if given:
+        command = main.get_command(ctx, given[0]) if len(given) == 1 else None
         known = set(command.commands) if isinstance(command, click.Group) else set()
     return sorted(word for word in known if word.startswith(incomplete))
 
@@ -223,11 +223,11 @@ def _group_help(ctx: click.Context, group: str) -> str:
     with formatter.indentation():
         formatter.write_text(import_module(f"pilotage.cli.{group}").__doc__ or "")
     rows: list[tuple[str, str]] = []
-    for name, (_, told) in COMMANDS[group].items():
+    for name, (_, summary) in COMMANDS[group].items():
         command = main.get_command(ctx, name)
         below = command.commands if isinstance(command, click.Group) else {}
         rows += [(f"{name} {each}", below[each].get_short_help_str(_LINE_MAX)) for each in sorted(below)]
-        rows += [] if below else [(name, told)]
+        rows += [] if below else [(name, summary)]
     with formatter.section("Commands"):
         formatter.write_dl(rows)
     with formatter.section("Further help"):

@@ -88,8 +88,13 @@ def _tell(verdict: BookCheck, *, as_json: bool) -> None:
     if as_json:
         from pilotage import app
 
-        told = {"sound": verdict.sound, "events": verdict.events, "differences": verdict.counts, "first": verdict.first}
-        emit([app.json_text(told)])
+        report = {
+            "sound": verdict.sound,
+            "events": verdict.events,
+            "differences": verdict.counts,
+            "first": verdict.first,
+        }
+        emit([app.json_text(report)])
         return
     count = sum(verdict.counts.values())
     word = "sound" if verdict.sound else plural(count, "difference")

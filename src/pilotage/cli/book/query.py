@@ -96,8 +96,8 @@ def query(
         for server in connections:
             server.close()
     for failure in failures:
-        told = str(failure.error)
-        print_message(f"error: {told}" if failure.server in told else f"error: {failure.server}: {told}")
+        message = str(failure.error)
+        print_message(f"error: {message}" if failure.server in message else f"error: {failure.server}: {message}")
     return max((failure.error.exit_code for failure in failures), default=ExitCode.COMPLETE)
 
 
@@ -128,9 +128,9 @@ def _count(servers: list[Server], asked: Question, *, as_json: bool, failed: lis
     if as_json:
         from pilotage import app
 
-        told = {"target": asked.target, "query": asked.query, "count": counted.count, "servers": counted.counts}
-        told |= {"sealed_jobs": counted.sealed_jobs, "failures": _told([*failed, *counted.failures])}
-        emit([app.json_text(told)])
+        report = {"target": asked.target, "query": asked.query, "count": counted.count, "servers": counted.counts}
+        report |= {"sealed_jobs": counted.sealed_jobs, "failures": _failure_objects([*failed, *counted.failures])}
+        emit([app.json_text(report)])
     else:
         emit([f"{counted.count:,}\n"])
     _tell_sealed(counted.sealed_jobs)
@@ -141,10 +141,10 @@ def _show(found: QueryResult, target: Target, failures: list[Failure], *, as_jso
     if as_json:
         from pilotage import app
 
-        told: dict[str, Any] = {target: found.items, "next": found.next, "failures": _told(failures)}
+        report: dict[str, Any] = {target: found.items, "next": found.next, "failures": _failure_objects(failures)}
         if target == "packages":
-            told["sealed_jobs"] = found.sealed_jobs
-        emit([app.json_text(told)])
+            report["sealed_jobs"] = found.sealed_jobs
+        emit([app.json_text(report)])
         _tell_sealed(found.sealed_jobs)
         return
     emit(table(_rows(target, found.items), header=HEADERS[target]))
@@ -160,7 +160,7 @@ def _tell_sealed(jobs: int) -> None:
         print_message(f"packages of {plural(jobs, 'sealed job')} were not searched; name the job in the query")
 
 
-def _told(failures: list[Failure]) -> list[dict[str, str]]:
+def _failure_objects(failures: list[Failure]) -> list[dict[str, str]]:
     return [{"server": failure.server, "message": str(failure.error)} for failure in failures]
 
 
@@ -266,9 +266,9 @@ def events(
             emit(map(_line, found))
             return ExitCode.COMPLETE
         first = list(islice(found, 1))  # a request that is rejected fails here, before anything is printed
-        told = _AsObject(chain(first, found))
-        emit(told)
-    return told.exit_code
+        document = _AsObject(chain(first, found))
+        emit(document)
+    return document.exit_code
 
 
 def _path(where: JobOrPackage) -> str:
@@ -289,8 +289,8 @@ def _pages(connection: Server, where: JobOrPackage, query: str | None, after: in
 
 def _line(event: dict[str, Any]) -> str:
     skewed = " (clock wrong)" if event["skewed"] else ""
-    about, said = one_line(subject_of(event)), fields_of(event["data"])
-    line = f"{event['position']:>8}  {moment(event['time'])}{skewed}  {event['type']:<17}  {about}  {said}"
+    about, data = one_line(subject_of(event)), fields_of(event["data"])
+    line = f"{event['position']:>8}  {moment(event['time'])}{skewed}  {event['type']:<17}  {about}  {data}"
     return f"{cut(line.rstrip(), line_width())}\n"
 
 
@@ -311,8 +311,8 @@ class _AsObject:
                 yield separator + json_line(event).rstrip("\n")
                 separator = ",\n"
         except PilotageError as error:
-            self.exit_code, told = show_error(error)
-            yield f'\n],"error":{json_line(told)}}}\n'
+            self.exit_code, error_object = show_error(error)
+            yield f'\n],"error":{json_line(error_object)}}}\n'
         else:
             yield "\n]}\n"
 
@@ -347,15 +347,15 @@ def statistics(
     from pilotage.client.server import path_of
 
     with connect_to_read(server, token_file) as connection:
-        told = connection.get(path_of("statistics"), {"window": window, "site": site, "activity": activity})
+        report = connection.get(path_of("statistics"), {"window": window, "site": site, "activity": activity})
     if as_json:
         from pilotage import app
 
-        emit([app.json_text(told)])
+        emit([app.json_text(report)])
         return
-    if not told["flows"]:
+    if not report["flows"]:
         print_message(f"no package changed its state within {window}")
-    emit(line for flow in told["flows"] for line in _flow_lines(flow))
+    emit(line for flow in report["flows"] for line in _flow_lines(flow))
 
 
 def _flow_lines(flow: dict[str, Any]) -> Iterator[str]:

@@ -124,16 +124,16 @@ def add(
     wanted = {"query": query, "target": target, "states": states, "attributes": attributes}
     binding = _binding(webhook, mail, secret_file)
     with connect(server, token_file) as connection:
-        told = connection.post(_path(), {**wanted, **binding, "validity_seconds": validity_seconds})
+        answer = connection.post(_path(), {**wanted, **binding, "validity_seconds": validity_seconds})
     if as_json:
         from pilotage import app
 
-        emit([app.json_text(told)])
+        emit([app.json_text(answer)])
         return
-    found = told["subscription"]
+    found = answer["subscription"]
     emit([f"{one_line(found['id'])}\n"])
     if webhook and secret_file is None:
-        print_message(f"this secret signs the webhooks; it is not shown again: {told['secret']}")
+        print_message(f"this secret signs the webhooks; it is not shown again: {answer['secret']}")
     print_message(f"until {moment(found['expires_at'])}")
 
 
@@ -143,11 +143,11 @@ def add(
 def list_all(server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """List your own subscriptions and the state of their deliveries."""
     with connect(server, token_file) as connection:
-        told = connection.get(_path())
+        answer = connection.get(_path())
     if as_json:
         from pilotage import app
 
-        emit([app.json_text(told)])
+        emit([app.json_text(answer)])
         return
     rows = [
         (
@@ -159,7 +159,7 @@ def list_all(server: str | None, token_file: str | None, *, as_json: bool) -> No
             moment(each["expires_at"]),
             each["fault"],
         )
-        for each in told["subscriptions"]
+        for each in answer["subscriptions"]
     ]
     emit(table(rows, header=("ID", "OF", "QUERY", "CHANGES", "TOLD BY", "UNTIL", "LAST FAULT")))
     if not rows:
@@ -199,8 +199,8 @@ def drop(names: tuple[str, ...], server: str | None, token_file: str | None) -> 
 def refresh(name: str, validity_seconds: float | None, server: str | None, token_file: str | None) -> None:
     """Extend a subscription; its time counts from now."""
     with connect(server, token_file) as connection:
-        told = connection.post(_path(name, "refresh"), {"validity_seconds": validity_seconds})
-    print_message(f"until {moment(told['expires_at'])}")
+        answer = connection.post(_path(name, "refresh"), {"validity_seconds": validity_seconds})
+    print_message(f"until {moment(answer['expires_at'])}")
 
 
 @subscriptions.command()

@@ -122,9 +122,9 @@ def _place_of(name: str, job: str, server: str | None, token_file: str | None) -
     except ServerRefused:
         raise
     except ServerError as fault:
-        told = f"its name cannot be looked up: {fault}"
+        reason = f"its name cannot be looked up: {fault}"
         raise click.UsageError(
-            f"{name!r} is not the number of a package, and {told}\nwrite 1.2.1, 001/002/001 or JOB/1.2.1."
+            f"{name!r} is not the number of a package, and {reason}\nwrite 1.2.1, 001/002/001 or JOB/1.2.1."
         ) from None
 
 
@@ -160,8 +160,8 @@ def send(
     if as_json:
         from pilotage import app
 
-        told = {"server": address.url, "events": sent.events, "problem": sent.problem, "parked": sent.parked}
-        emit([app.json_text(told)])
+        report = {"server": address.url, "events": sent.events, "problem": sent.problem, "parked": sent.parked}
+        emit([app.json_text(report)])
     if sent.parked:
         print_message(_parked(sent, events))
     refused = [each.refused for each in sent.events if each.refused]
@@ -199,9 +199,9 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     import msgspec
 
-    said = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
+    data = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
     try:
-        return msgspec.json.decode(said, type=dict[str, Any])
+        return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise click.UsageError(f"--data is not a JSON object: {error}.") from None
 

@@ -72,8 +72,8 @@ def rules(
     from pilotage.app.documents import retry_rules as known
 
     if not asked:
-        told = (f"{line}\n" for line in _table(known.grouped_rules()))
-        emit([app.json_text(known.default_rules())] if as_json else told)
+        lines = (f"{line}\n" for line in _table(known.grouped_rules()))
+        emit([app.json_text(known.default_rules())] if as_json else lines)
         return
     failure = known.FailureCase(
         reason=reason if reason is not None else known.UNTOLD_REASON,

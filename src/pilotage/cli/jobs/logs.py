@@ -87,12 +87,12 @@ def logs(
         if only is None:
             emit([f"--- {log.stream} of attempt {log.attempt} ---\n"])
         emit([log.text if only is not None or log.text.endswith("\n") or not log.text else f"{log.text}\n"])
-    told = _failure_of(detail, attempt)
+    failure = _failure_of(detail, attempt)
     if not chosen:
-        what = f"attempt {told[0]} wrote nothing" if told else "no log was written yet, or it was not kept"
+        what = f"attempt {failure[0]} wrote nothing" if failure else "no log was written yet, or it was not kept"
         print_message(f"{what}; see: pilotage explain {where}")
-    if told and only is None:
-        print_message(told[1])
+    if failure and only is None:
+        print_message(failure[1])
     return ExitCode.COMPLETE
 
 
@@ -142,11 +142,11 @@ def _show_job_logs(connection: Server, job: str, streams: Sequence[str], *, only
     if as_json:
         from pilotage import app
 
-        told = [
+        report = [
             {"packages": [each["id"] for each in alike], "logs": [{"stream": s, "text": t} for s, t in texts]}
             for texts, alike in groups.items()
         ]
-        emit([app.json_text({"job": job, "groups": told, "more": page["next"] is not None})])
+        emit([app.json_text({"job": job, "groups": report, "more": page["next"] is not None})])
         return ExitCode.COMPLETE
     written = {texts: alike for texts, alike in groups.items() if texts}
     for texts, alike in list(written.items())[:GROUPS_SHOWN_MAX]:
@@ -181,9 +181,11 @@ def _failure_of(detail: dict[str, Any], attempt: int | None) -> tuple[int, str] 
     last = found[-1] if found else None
     if last is None or last["exit_code"] in (None, "SUCCESS"):
         return None
-    said = one_line((last["exit_message"] or "").partition("\n")[0])
+    message = one_line((last["exit_message"] or "").partition("\n")[0])
     again = "; it will be retried" if attempt is None and detail["package"]["state"] not in FINAL_NAMES else ""
-    return last["attempt"], f"attempt {last['attempt']} failed ({last['reason'] or last['exit_code']}): {said}{again}"
+    return last[
+        "attempt"
+    ], f"attempt {last['attempt']} failed ({last['reason'] or last['exit_code']}): {message}{again}"
 
 
 def _logs_of_attempt(found: Sequence[Log], streams: Sequence[str], attempt: int | None) -> list[Log]:
@@ -197,7 +199,7 @@ def _follow(connection: Server, job: str, package: str, streams: Sequence[str], 
     from pilotage.client.server import path_of
 
     gc.enable()  # this may run for days
-    jobs, told = Jobs(connection), dict[tuple[int, str], str]()
+    jobs, shown = Jobs(connection), dict[tuple[int, str], str]()
     try:
         while True:
             # Checked before the logs are read, so that text written at the very end is shown, too.
@@ -207,8 +209,8 @@ def _follow(connection: Server, job: str, package: str, streams: Sequence[str], 
                 _check_attempt(connection.get(path_of("jobs", job, "packages", package)), attempt)
             for log in _logs_of_attempt(found, streams, attempt):
                 key = (log.attempt, log.stream)
-                emit([_new(told.get(key), log, heading=len(streams) > 1)])
-                told[key] = log.text
+                emit([_new(shown.get(key), log, heading=len(streams) > 1)])
+                shown[key] = log.text
             if over or failure_of(sys.stdout) is not None:
                 return ExitCode.COMPLETE
             if connection.resting:

@@ -470,16 +470,16 @@ def _send(connection: Server, request: OperationRequest) -> tuple[str, Accepted]
             return _send(connection, request._replace(job=chosen))
         found = jobs.job(job)
         state = found["state"]
-        told = (
+        message = (
             f"the job {job} has ended: {state}" if state in FINAL_NAMES else f"the job {job} is not run by this service"
         )
-        told += ", its outputs were handed over" if state == "CLEARED" else ""
+        message += ", its outputs were handed over" if state == "CLEARED" else ""
         step = ""
         if state in FINAL_NAMES:
             bad = found["failed"] or found["counts"]["cancelled"]
             again = f"--failed {job}" if bad else f"--force {job}/1.2.1"
             step = f"retry {'what failed' if bad else 'a package'} of it with: pilotage retry {again}"
-        raise ServerRefused(told, subject="", status=409, code="job_over", next_step=step) from error
+        raise ServerRefused(message, subject="", status=409, code="job_over", next_step=step) from error
 
 
 def _send_each(kind: str, requests: Sequence[OperationRequest], server_options: ServerOptions) -> int:
@@ -502,8 +502,8 @@ def _send_each(kind: str, requests: Sequence[OperationRequest], server_options: 
                 if not server_options.as_json:
                     print_message(f"error: {subject}: {error}")
                 continue
-            told: dict[str, Any] = {"subject": subject, "operation": accepted.operation, "events": accepted.events}
-            done.append(told | ({"files": to_builtins(accepted.files)} if accepted.files is not None else {}))
+            result: dict[str, Any] = {"subject": subject, "operation": accepted.operation, "events": accepted.events}
+            done.append(result | ({"files": to_builtins(accepted.files)} if accepted.files is not None else {}))
             if not server_options.as_json:
                 emit([f"{_DONE[kind]} {one_line(subject)}\n"])
                 emit([f"{line}\n" for line in _file_lines(subject, accepted.files)])

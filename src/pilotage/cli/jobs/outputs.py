@@ -77,8 +77,8 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     if as_json:
         from pilotage import app
 
-        told = {"job": job, "files": listed, "problems": len(problems), "cleared": cleared}
-        emit([app.json_text(told | lost | {"next_step": next_step})])
+        report = {"job": job, "files": listed, "problems": len(problems), "cleared": cleared}
+        emit([app.json_text(report | lost | {"next_step": next_step})])
     else:
         _tell_job(job, count, size_bytes, to, problems)
         if next_step:
@@ -143,12 +143,12 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, to: Path | None, *, 
     if as_json:
         from pilotage import app
 
-        told = {**msgspec.to_builtins(output), "outputs": [_json_of(each) for each in taken]}
+        report = {**msgspec.to_builtins(output), "outputs": [_json_of(each) for each in taken]}
         for name in (
             LOGS if resting else ()
         ):  # without a service their URLs lead nowhere; `pilotage logs` shows the logs
-            (told[name] or {}).pop("url", None)
-        emit([app.json_text(told)])
+            (report[name] or {}).pop("url", None)
+        emit([app.json_text(report)])
     else:
         emit(_package_lines(where, output, taken))
     return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
@@ -156,8 +156,8 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, to: Path | None, *, 
 
 def _json_of(taken: HandedFile) -> dict[str, Any]:
     file = taken.file
-    told = {"name": file.name, "path": taken.path, "size_bytes": file.size_bytes, "sha256": file.sha256}
-    return told | {"package": file.package} | ({"problem": taken.problem} if taken.problem else {})
+    entry = {"name": file.name, "path": taken.path, "size_bytes": file.size_bytes, "sha256": file.sha256}
+    return entry | {"package": file.package} | ({"problem": taken.problem} if taken.problem else {})
 
 
 def _package_lines(where: JobOrPackage, output: PackageOutput, taken: list[HandedFile]) -> Iterator[str]:

@@ -55,8 +55,8 @@ def submit(
 
         from pilotage import app
 
-        told = {"job": "", "packages": 0, "adopted": 0, "resumed": False, **msgspec.to_builtins(answer)}
-        emit([app.json_text(told)])
+        report = {"job": "", "packages": 0, "adopted": 0, "resumed": False, **msgspec.to_builtins(answer)}
+        emit([app.json_text(report)])
         return
     if not answer.job:
         print_message("nothing to do: all outputs exist already; run it anyway with --fresh")

@@ -82,17 +82,17 @@ def serve(
         from pilotage.app.service.background import stop_service
 
         stopped = stop_service(settings, upward=journal is None)
-        for told in (f"stopped {stopped.url}", *stopped.left):
-            print_message(told)
+        for line in (f"stopped {stopped.url}", *stopped.left):
+            print_message(line)
         return ExitCode.COMPLETE
     if book_only and not (slots is None and idle_seconds is None and sites is None):
-        told = "--slots, --sites and --until-idle are for a service that runs jobs: leave out --book-only."
-        raise click.UsageError(told)
+        message = "--slots, --sites and --until-idle are for a service that runs jobs: leave out --book-only."
+        raise click.UsageError(message)
     if background:
         from pilotage.app.service.background import start_in_background
 
-        said = {"--slots": slots, "--sites": sites, "--host": host, "--port": port, "--until-idle": idle_seconds}
-        options = [word for name, value in said.items() if value is not None for word in (name, str(value))]
+        given = {"--slots": slots, "--sites": sites, "--host": host, "--port": port, "--until-idle": idle_seconds}
+        options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
         only = ["--book-only"] if book_only else []
         _tell(settings, start_in_background(settings, [*only, *options]))
         return ExitCode.COMPLETE

@@ -26,8 +26,8 @@ ErrorObject = dict[str, Any]
 
 def wants_json(words: Sequence[str]) -> bool:
     """Whether a command line has the option `--json`, before any `--`."""
-    said = words[: words.index("--")] if "--" in words else words
-    return "--json" in said
+    options = words[: words.index("--")] if "--" in words else words
+    return "--json" in options
 
 
 def exit_code_of(run: Callable[[], object], *, as_json: bool = False) -> int:
@@ -64,19 +64,19 @@ def _guarded(run: Callable[[], object]) -> tuple[int, ErrorObject | None]:
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as fault:
-        said = io.StringIO()
-        fault.show(said)
-        print_message(said.getvalue().rstrip("\n"))
+        usage = io.StringIO()
+        fault.show(usage)
+        print_message(usage.getvalue().rstrip("\n"))
         return ExitCode.BAD_INPUT, error_object("usage", fault.format_message(), _help_of(fault))
     except MemoryError:
-        told = "there is not enough memory"
-        print_message(f"error: {told}")
-        return ExitCode.BAD_INPUT, error_object("no_memory", told)
+        message = "there is not enough memory"
+        print_message(f"error: {message}")
+        return ExitCode.BAD_INPUT, error_object("no_memory", message)
     except OSError as error:
         # The operating system failed, not the program: a folder is gone, or a disk cannot be read.
-        told = (f"{error.filename}: " if error.filename else "") + reason(error)
-        print_message(f"error: {told}")
-        return ExitCode.BAD_INPUT, error_object("system", told)
+        message = (f"{error.filename}: " if error.filename else "") + reason(error)
+        print_message(f"error: {message}")
+        return ExitCode.BAD_INPUT, error_object("system", message)
     except Exception as error:  # noqa: BLE001 # show_error raises every error again that is not an expected one
         return show_error(error)
     return (result if isinstance(result, int) else 0), None

@@ -56,8 +56,8 @@ def package_number(connection: Server, job: str, word: str) -> str:
     found = _package_named(connection, job, word)
     if found is None:
         step = f"list its packages: pilotage query job={job}"
-        told = f"{job} has no package called {word!r}"
-        raise ServerRefused(told, subject="", status=404, code="unknown_package", next_step=step)
+        message = f"{job} has no package called {word!r}"
+        raise ServerRefused(message, subject="", status=404, code="unknown_package", next_step=step)
     return found
 
 

@@ -138,17 +138,17 @@ def _print_start(brought: Submitted, session: Session, how: RunSettings) -> None
             again = answer.run_again.get(job) or "otherwise"
             why = "its document has changed" if again == CHANGED else f"its document runs again {again}"
             print_message(f"{job} had not ended and is killed: {why}")
-    told = f"{answer.job}: {plural(answer.packages, 'package')}"
+    line = f"{answer.job}: {plural(answer.packages, 'package')}"
     if answer.resumed:
-        told += "; it was started before and continues"
+        line += "; it was started before and continues"
         for option in declared_options():
             if option.name not in _EFFECTIVE_LATER and getattr(how, option.name):
-                told += f" as it was started, with or without --{option.name.replace('_', '-')}"
+                line += f" as it was started, with or without --{option.name.replace('_', '-')}"
     elif answer.adopted:
-        told += f", {answer.adopted:,} of them made by an earlier run"
+        line += f", {answer.adopted:,} of them made by an earlier run"
     if answer.remade:
-        told += f"; {plural(answer.remade, 'package')} of it run again, since their outputs are gone"
-    print_message(told)
+        line += f"; {plural(answer.remade, 'package')} of it run again, since their outputs are gone"
+    print_message(line)
     if answer.in_the_way:
         name = one_line(answer.in_the_way[0])
         others = f", and {len(answer.in_the_way) - 1:,} others" if len(answer.in_the_way) > 1 else ""
@@ -158,10 +158,10 @@ def _print_start(brought: Submitted, session: Session, how: RunSettings) -> None
             f"warning: {session.state} is on {session.network}, a network file system: slower, and only as safe as its"
             " locks\n  keep the state on a local disk with: PILOTAGE_JOURNAL_URL=sqlite:DIR"
         )
-    said = [word for word, given in (("slots", how.slots is not None), ("sites", how.sites)) if given]
-    if session.was_there and said:
-        words = " and ".join(said)
-        print_message(f"a service was running already: its own {words} apply, not --{' and --'.join(said)}")
+    ignored = [word for word, given in (("slots", how.slots is not None), ("sites", how.sites)) if given]
+    if session.was_there and ignored:
+        words = " and ".join(ignored)
+        print_message(f"a service was running already: its own {words} apply, not --{' and --'.join(ignored)}")
 
 
 def _nothing_to_do(brought: Submitted, *, as_json: bool) -> int:
@@ -235,10 +235,10 @@ def _still_running_elsewhere(session: Session, job: str) -> str:
 
     try:
         with session.server(answer_seconds=STOP_SECONDS) as server:
-            told = goes_on_elsewhere(server, job)
+            notice = goes_on_elsewhere(server, job)
     except PilotageError:
         return ""
-    return f"\n  {told}" if told else ""
+    return f"\n  {notice}" if notice else ""
 
 
 def _stopped(job: str, session: Session, *, again: str) -> int:
@@ -406,8 +406,8 @@ def end_options(command: Command) -> Command:
 def _collected(options: dict[str, Option], command: Command) -> Command:
     @functools.wraps(command)
     def with_how(*words: Any, **more: Any) -> Any:
-        said = {name: more.pop(name) for name in options}
-        return command(*words, how=_how(**said), **more)
+        values = {name: more.pop(name) for name in options}
+        return command(*words, how=_how(**values), **more)
 
     decorated: Command = with_how
     for option in reversed(options.values()):
@@ -415,13 +415,13 @@ def _collected(options: dict[str, Option], command: Command) -> Command:
     return decorated
 
 
-def _how(*, fail_fast: bool, sites: str | None = None, **said: Any) -> RunSettings:
+def _how(*, fail_fast: bool, sites: str | None = None, **values: Any) -> RunSettings:
     from pathlib import Path
 
     from pilotage.app.jobs.submit import RunSettings
 
     if fail_fast:
-        said["max_failures"] = 1
+        values["max_failures"] = 1
     if sites:  # relative to the current folder; the service runs in the folder of the document
-        said["sites"] = str(Path(sites).expanduser().absolute())
-    return RunSettings(only_if_needed=True, **{name: value for name, value in said.items() if value is not None})
+        values["sites"] = str(Path(sites).expanduser().absolute())
+    return RunSettings(only_if_needed=True, **{name: value for name, value in values.items() if value is not None})

@@ -25,16 +25,16 @@ class QueryCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line."""
-        said = [word for word in self.targets if word in args]
-        if len(said) > 1:
-            raise click.UsageError(f"{' and '.join(said)} exclude each other.", ctx=ctx)
+        given = [word for word in self.targets if word in args]
+        if len(given) > 1:
+            raise click.UsageError(f"{' and '.join(given)} exclude each other.", ctx=ctx)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as fault:
             if "extra argument" not in fault.message:
                 raise
-            told = f'{fault.message} Put the query in quotes: "state=RUNNING and site=lyon".'
-            raise click.UsageError(told, ctx=ctx) from None
+            message = f'{fault.message} Put the query in quotes: "state=RUNNING and site=lyon".'
+            raise click.UsageError(message, ctx=ctx) from None
 
 
 def document_argument(command: Decorated) -> Decorated:
@@ -119,8 +119,8 @@ def say_warnings(loaded: LoadedJob, source: str) -> None:
 
     count = sum(warning.code != "no-outputs" for warning in loaded.warnings)
     if count:
-        seen = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
-        print_message(f"{seen} with: {command_with('pilotage check', source)}")
+        hint = "1 warning; see it" if count == 1 else f"{count:,} warnings; see them"
+        print_message(f"{hint} with: {command_with('pilotage check', source)}")
 
 
 def command_with(command: str, name: str) -> str:

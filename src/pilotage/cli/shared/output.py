@@ -165,8 +165,8 @@ def _cannot_write(what: str, error: OSError | ValueError) -> Exception:
 
 def reason(error: OSError | ValueError) -> str:
     """The reason of an error of the operating system, as part of a sentence."""
-    said = error.strerror if isinstance(error, OSError) else None
-    return (said or str(error)).lower()
+    message = error.strerror if isinstance(error, OSError) else None
+    return (message or str(error)).lower()
 
 
 # Numbers, times and tables as text: aligned, of equal width, without terminal control sequences.

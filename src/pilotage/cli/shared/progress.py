@@ -61,10 +61,10 @@ def headline(job: str, group: FailureGroup) -> str:
     """One line about a group of failures, shown while the job runs."""
     card = group.card
     others = f" and {plural(group.count - 1, 'other')}" if group.count > 1 else ""
-    said = first_line(card.exit_message)
-    told = f": {said}" if said else ""
+    message = first_line(card.exit_message)
+    ending = f": {message}" if message else ""
     again = "; will be retried" if card.again else ""
-    return one_line(f"{package_label(job, card.package, card.words)}{others} failed ({cause_of(card)}){told}{again}")
+    return one_line(f"{package_label(job, card.package, card.words)}{others} failed ({cause_of(card)}){ending}{again}")
 
 
 def cause_of(card: FailureCard) -> str:
@@ -161,10 +161,10 @@ def failure_lines(progress: Progress) -> Iterator[str]:
     yield "failures\n"
     for group in progress.failures:
         yield from card_lines(progress.job, group.card, count=group.count)
-    told = sum(group.count for group in progress.failures)
-    if told < progress.failed:
+    listed = sum(group.count for group in progress.failures)
+    if listed < progress.failed:
         words = f"job={progress.job} and state=ABORTED"
-        yield f'  and {plural(progress.failed - told, "other")}; see them with: pilotage query "{one_line(words)}"\n'
+        yield f'  and {plural(progress.failed - listed, "other")}; see them with: pilotage query "{one_line(words)}"\n'
 
 
 def binary_lines(attempt: int | None, binaries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -175,9 +175,9 @@ def binary_lines(attempt: int | None, binaries: Sequence[Mapping[str, Any]]) -> 
 
 def _binary(binary: Mapping[str, Any]) -> tuple[object, ...]:
     ended = f"signal {binary['signal']}" if binary.get("signal") else f"exit code {binary.get('exit_status')}"
-    said = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
+    outcome = ended if binary.get("signal") or binary.get("exit_status") is not None else ""
     took = duration(round(binary["seconds"], 3))
-    return binary["number"], binary.get("name"), moment(binary["started_at"]), took, said, binary.get("reason")
+    return binary["number"], binary.get("name"), moment(binary["started_at"]), took, outcome, binary.get("reason")
 
 
 LINE_SECONDS = 5.0
@@ -195,20 +195,20 @@ class Meter:
     """Measures how many packages end per second."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def note(self, progress: Progress, *, now: float) -> None:
         """Record the number of packages that have ended by now."""
-        self._seen.append((now, ended_count(progress) - progress.adopted))
-        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW_SECONDS:
-            self._seen.popleft()
+        self._samples.append((now, ended_count(progress) - progress.adopted))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - WINDOW_SECONDS:
+            self._samples.popleft()
 
     @property
     def per_second(self) -> float:
         """Packages per second; 0 while it is unknown."""
-        if len(self._seen) < 2:
+        if len(self._samples) < 2:
             return 0.0
-        (begin, before), (end, after) = self._seen[0], self._seen[-1]
+        (begin, before), (end, after) = self._samples[0], self._samples[-1]
         return max(0, after - before) / (end - begin) if end > begin else 0.0
 
     def left_seconds(self, progress: Progress) -> float | None:
@@ -292,13 +292,13 @@ class TroubleOnly:
     """Prints only what delays a job, for `--json`."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._last_trouble = ""
 
     def show(self, progress: Progress, *, now: float) -> None:
         """Print each trouble once."""
-        if progress.trouble and progress.trouble != self._said:
+        if progress.trouble and progress.trouble != self._last_trouble:
             print_message(f"{progress.job}: {one_line(progress.trouble)}")
-        self._said = progress.trouble
+        self._last_trouble = progress.trouble
 
     def close(self) -> None:
         """Do nothing."""
@@ -314,14 +314,14 @@ class _NewFailures:
     """Remembers which groups of failures were printed, so that each is printed once."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str, str]] = set()
+        self._shown: set[tuple[str, str, str]] = set()
 
     def new(self, groups: Iterable[FailureGroup]) -> list[FailureGroup]:
         found = []
         for group in groups:
             kind = (group.card.cause, group.card.reason, group.card.exit_code)
-            if kind not in self._told and group.card.cause != "upstream":
-                self._told.add(kind)
+            if kind not in self._shown and group.card.cause != "upstream":
+                self._shown.add(kind)
                 found.append(group)
         return found
 
@@ -332,8 +332,8 @@ class LineDisplay:
     def __init__(self) -> None:
         self._meter = Meter()
         self._failures = _NewFailures()
-        self._said_at: float | None = None
-        self._said = ""
+        self._shown_at: float | None = None
+        self._last_line = ""
         self._trouble = ""
 
     def show(self, progress: Progress, *, now: float) -> None:
@@ -341,13 +341,13 @@ class LineDisplay:
         self._meter.note(progress, now=now)
         for group in self._failures.new(progress.failures):
             print_message(headline(progress.job, group))
-        if self._said_at is None:
-            self._said_at = now  # the first line comes with the first change
-        elif now - self._said_at >= LINE_SECONDS or (progress.trouble and progress.trouble != self._trouble):
+        if self._shown_at is None:
+            self._shown_at = now  # the first line comes with the first change
+        elif now - self._shown_at >= LINE_SECONDS or (progress.trouble and progress.trouble != self._trouble):
             line = counts_line(progress, self._meter)
-            if line != self._said:
+            if line != self._last_line:
                 print_message(f"{progress.job}: {line}")
-            self._said_at, self._said = now, line
+            self._shown_at, self._last_line = now, line
         self._trouble = progress.trouble
 
     def close(self) -> None:
@@ -411,8 +411,8 @@ def _terminal() -> tuple[int, int]:
         size = os.get_terminal_size(sys.stderr.fileno())
     except (OSError, ValueError):
         return columns(), LINES_DEFAULT
-    said = os.environ.get("COLUMNS", "")
-    width = int(said) if said.isdigit() and int(said) else size.columns or COLUMNS_DEFAULT
+    setting = os.environ.get("COLUMNS", "")
+    width = int(setting) if setting.isdigit() and int(setting) else size.columns or COLUMNS_DEFAULT
     return max(width, 20), max(size.lines or LINES_DEFAULT, 6)  # a terminal may report no size
 
 

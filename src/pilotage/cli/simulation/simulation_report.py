@@ -86,7 +86,7 @@ def _world(request: SimulationRequest, job: SimulatedJob) -> WorldFile:
     if request.world is not None:
         data, file = request.world
         world = simulation.world_in(data, file=file, sites=job.sites)
-    seen = Observed()
+    observed = Observed()
     for text in request.sources:
         site, what = _source(text, names)
         if _is_trace(what):
@@ -95,15 +95,15 @@ def _world(request: SimulationRequest, job: SimulatedJob) -> WorldFile:
         elif site:
             raise click.UsageError(f"{what!r} is not a file; for a job, leave out {site}=: its events name their sites")
         else:
-            _observe(what, seen)
-    if seen.sites:
-        strange = sorted(set(seen.sites) - set(names))
-        if strange and len(strange) == len(seen.sites):
-            told = ", ".join(strange)
-            raise click.UsageError(f"the observations are of {told}, and none of these sites is simulated")
+            _observe(what, observed)
+    if observed.sites:
+        strange = sorted(set(observed.sites) - set(names))
+        if strange and len(strange) == len(observed.sites):
+            unknown = ", ".join(strange)
+            raise click.UsageError(f"the observations are of {unknown}, and none of these sites is simulated")
         if strange:
             print_message(f"note: observations at {', '.join(strange)} are ignored, which is not simulated")
-        world = fit_jobs(world, seen, sites=job.sites)
+        world = fit_jobs(world, observed, sites=job.sites)
     return world
 
 
@@ -121,13 +121,13 @@ def _is_trace(what: str) -> bool:
     return Path(what).is_file() or what.endswith(_TRACE_ENDINGS)
 
 
-def _observe(word: str, seen: Observed) -> None:
+def _observe(word: str, observed: Observed) -> None:
     from pilotage.app.simulation import observe
     from pilotage.cli.shared.job_names import find_job_to_show
     from pilotage.cli.shared.server import connect_to_read
 
     with connect_to_read(None, None) as connection:
-        observe(connection, find_job_to_show(connection, word), seen)
+        observe(connection, find_job_to_show(connection, word), observed)
 
 
 def _unknown_times(activities: Sequence[str]) -> Iterator[str]:
@@ -320,7 +320,7 @@ def _json(
 
     from pilotage import app
 
-    told = {
+    report = {
         "job": job.name,
         "packages": job.plan.count,
         "sites": [entry.name for entry in job.sites],
@@ -331,5 +331,5 @@ def _json(
         "notes": list(notes),
     }
     if request.comparisons:
-        told["svg"] = request.svg
-    return app.json_text(told)
+        report["svg"] = request.svg
+    return app.json_text(report)

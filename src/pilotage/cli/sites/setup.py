@@ -89,8 +89,8 @@ def add(name: str, address: str | None, sites: str | None, *, dry_run: bool, as_
     for warning in made.warnings:
         print_message(f"warning: {one_line(warning)}")
     emit([made.text if made.text.startswith("pilotage") else f"sites:\n{made.text}"] if dry_run else [])
-    told = "would be written into" if dry_run else "written into"
-    emit([f"{told} {made.file}\n"])
+    verb = "would be written into" if dry_run else "written into"
+    emit([f"{verb} {made.file}\n"])
     if not dry_run:
         emit([f"test it: pilotage site test {name}\n", f"  {NOT_PROVED}\n"])
     return ExitCode.COMPLETE
@@ -152,17 +152,17 @@ def _found_lines(name: str, found: Discovery) -> Iterator[str]:
 
 
 def _path(found: FoundPath) -> str:
-    told = f"{found.path} on {found.file_system or 'an unknown file system'}"
-    return told if found.writable else f"{told}, not writable"
+    text = f"{found.path} on {found.file_system or 'an unknown file system'}"
+    return text if found.writable else f"{text}, not writable"
 
 
 def _limits(found: Discovery) -> str:
-    said = [
+    limits = [
         f"{count:,} {what}"
         for count, what in ((found.array_max, "elements of an array"), (found.jobs_max, "jobs"))
         if count
     ]
-    return ", ".join(said) or "none reported"
+    return ", ".join(limits) or "none reported"
 
 
 def _chosen_lines(entry: SiteEntry, found: Discovery) -> Iterator[str]:
@@ -218,8 +218,8 @@ def test(name: str, seconds_max: float, sites: str | None, *, as_json: bool) -> 
         if as_json:
             return
         mark = "ok  " if hop.ok else "FAIL"
-        told = f"  {one_line(hop.message)}" if hop.message else ""
-        emit([f"{mark}  {HOPS[hop.hop]:{width}}  {hop.seconds:7.2f} s{told}\n"])
+        message = f"  {one_line(hop.message)}" if hop.message else ""
+        emit([f"{mark}  {HOPS[hop.hop]:{width}}  {hop.seconds:7.2f} s{message}\n"])
         if not hop.ok:
             emit(f"      | {one_line(line)}\n" for line in hop.stderr.splitlines()[-WORDS_LINES_MAX:])
             if hop.hint:
@@ -232,8 +232,8 @@ def test(name: str, seconds_max: float, sites: str | None, *, as_json: bool) -> 
         from pilotage import app
 
         failed = next((each.hop for each in hops if not each.ok), None)
-        told = {"site": name, "ok": passed, "failed": failed, "hops": [msgspec.to_builtins(each) for each in hops]}
-        emit([app.json_text(told)])
+        report = {"site": name, "ok": passed, "failed": failed, "hops": [msgspec.to_builtins(each) for each in hops]}
+        emit([app.json_text(report)])
     return ExitCode.COMPLETE if passed else ExitCode.FAILED
 
 

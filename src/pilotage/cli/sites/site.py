@@ -187,8 +187,8 @@ def probe(
     else:
         for each in results:
             word = "started" if each["ok"] else "did not start"
-            told = f": {one_line(each['message'])}" if each["message"] else ""
-            emit([f"{each['site']}: a pilot {word} after {duration(round(each['seconds'], 1))}{told}\n"])
+            message = f": {one_line(each['message'])}" if each["message"] else ""
+            emit([f"{each['site']}: a pilot {word} after {duration(round(each['seconds'], 1))}{message}\n"])
             if each["site"] in asleep:
                 name = one_line(each["site"])
                 emit(
@@ -292,11 +292,11 @@ def _facts(about: dict[str, Any]) -> Iterator[tuple[str, object]]:
 def _trouble_lines(about: dict[str, Any]) -> Iterator[str]:
     """Why no pilots are submitted at a site, which pilots are silent, and the output of the last one that failed to start."""
     died = "pilots ended there before they contacted the service" if about["dead_starts"] else ""
-    told = [each for each in (about["closed"], about["unheard"]) if each] or ([died] if died else [])
-    if not told:
+    reasons = [each for each in (about["closed"], about["unheard"]) if each] or ([died] if died else [])
+    if not reasons:
         return
     name = one_line(about["site"])
-    yield from (f"{name}: {one_line(each)}\n" for each in told)
+    yield from (f"{name}: {one_line(each)}\n" for each in reasons)
     for line in about["last_words"].splitlines():
         yield f"  | {one_line(line)}\n"
     if about["next_try_at"] is not None:
@@ -343,7 +343,7 @@ def _send_each(
     refused: list[dict[str, Any]] = []
     for name in names:
         try:
-            told = connection.post(path_of("sites", name, deed), {"message": message})
+            answer = connection.post(path_of("sites", name, deed), {"message": message})
         except ServerRefused as error:
             if len(names) == 1 and not quiet:
                 raise
@@ -351,16 +351,16 @@ def _send_each(
             if not quiet:
                 print_message(f"error: {error}")
             continue
-        done.append({"site": name, "operation": told["operation"], "events": told["events"]})
+        done.append({"site": name, "operation": answer["operation"], "events": answer["events"]})
         if not quiet:
             emit([f"{one_line(name)} {_DONE[deed]}\n"])
     return done, refused
 
 
-def _emit_json(told: object) -> None:
+def _emit_json(report: object) -> None:
     from pilotage import app
 
-    emit([app.json_text(told)])
+    emit([app.json_text(report)])
 
 
 # The results of probes, read from the book.
