@@ -277,7 +277,7 @@ def _submitted(source: Source, how: RunSettings, *, stop: threading.Event | None
 
 def _run(source: Source, how: RunSettings, calls: Callbacks, *, stop: threading.Event | None) -> Result:
     result, following = _submitted(source, how, stop=stop)
-    told: set[str] = set()
+    reported: set[str] = set()
     try:
         with _shown_in_notebook(result) as shown:
             for progress in following.until_over():
@@ -285,16 +285,16 @@ def _run(source: Source, how: RunSettings, calls: Callbacks, *, stop: threading.
                 calls.look(progress)
                 shown()
                 if calls.want_packages:
-                    _tell_new(following, calls, told)
+                    _tell_new(following, calls, reported)
     finally:
         following.close()
     return result
 
 
-def _tell_new(following: JobWatcher, calls: Callbacks, told: set[str]) -> None:
+def _tell_new(following: JobWatcher, calls: Callbacks, reported: set[str]) -> None:
     for package in following.finished():
-        if package not in told:
-            told.add(package)
+        if package not in reported:
+            reported.add(package)
             calls.tell(output_of(following, package))
 
 

@@ -150,11 +150,11 @@ def _programs(world: HostSystem) -> Iterator[Finding]:
 def _installed(settings: Settings, world: HostSystem) -> Iterator[Finding]:
     """Missing parts of the installation; nothing if it is complete."""
     if missing := world.missing_parts():
-        told = f"not installed, but needed to run jobs: {', '.join(missing)}"
-        yield Finding(hop="installation", verdict="bad", message=told, next_step=install_again(missing))
+        message = f"not installed, but needed to run jobs: {', '.join(missing)}"
+        yield Finding(hop="installation", verdict="bad", message=message, next_step=install_again(missing))
     if settings.journal.url.startswith(_POSTGRESQL) and missing_extra("postgres"):
-        told, step = "the book is in PostgreSQL, and psycopg is not installed", "pip install 'pilotage[postgres]'"
-        yield Finding(hop="installation", verdict="bad", message=told, next_step=f"install it: {step}")
+        message, step = "the book is in PostgreSQL, and psycopg is not installed", "pip install 'pilotage[postgres]'"
+        yield Finding(hop="installation", verdict="bad", message=message, next_step=f"install it: {step}")
 
 
 def _disk(state: Path, world: HostSystem) -> Iterator[Finding]:
@@ -189,8 +189,8 @@ def _closed(state: Path) -> Iterator[Finding]:
     try:
         refuse_open_folder(state)
     except OpenToOthers as open_folder:
-        told = f"{open_folder.what}: expected {open_folder.expected}, got {open_folder.got}"
-        yield Finding(hop="state folder: access", verdict="bad", message=told, next_step=open_folder.next_step)
+        message = f"{open_folder.what}: expected {open_folder.expected}, got {open_folder.got}"
+        yield Finding(hop="state folder: access", verdict="bad", message=message, next_step=open_folder.next_step)
     else:
         yield Finding(hop="state folder: access", verdict="ok", message="only you can access it")
 
@@ -204,7 +204,7 @@ def _writes(hop: str, place: Path, world: HostSystem) -> Iterator[Finding]:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
-        told_at = probe.stat().st_mtime
+        written_at = probe.stat().st_mtime
     except OSError as error:
         yield Finding(
             hop=hop,
@@ -219,7 +219,7 @@ def _writes(hop: str, place: Path, world: HostSystem) -> Iterator[Finding]:
     try:
         yield Finding(hop=hop, verdict="ok", message=f"{place} can be written")
         yield from _room(hop, place, world)
-        yield _clock(hop, told_at - world.now())
+        yield _clock(hop, written_at - world.now())
         try:
             world.link(probe, other)
         except OSError:
@@ -240,17 +240,17 @@ def _room(hop: str, place: Path, world: HostSystem) -> Iterator[Finding]:
     hop = f"{hop}: space"
     room = world.statvfs(place)
     free = room.f_bavail * room.f_frsize
-    told = f"{size_text(free)} are free"
+    free_text = f"{size_text(free)} are free"
     if free < FREE_BYTES_BAD:
-        some = f"only {told}, and a job needs {size_text(FREE_BYTES_BAD)} or more"
+        some = f"only {free_text}, and a job needs {size_text(FREE_BYTES_BAD)} or more"
         message, verdict = some if free else "there is no space left", "bad"
     elif room.f_files and room.f_favail < FREE_FILES_BAD:
         some = f"only {room.f_favail} more files fit here" if room.f_favail else "no more files fit here"
         message, verdict = some, "bad"
     elif free < FREE_BYTES_WARN:
-        message, verdict = f"there is little space left: {told}", "warn"
+        message, verdict = f"there is little space left: {free_text}", "warn"
     else:
-        message, verdict = told, "ok"
+        message, verdict = free_text, "ok"
     step = "" if verdict == "ok" else f"free some space on the file system of {place}"
     yield msgspec.convert({"hop": hop, "verdict": verdict, "message": message, "next_step": step}, Finding)
     if room.f_flag & os.ST_NOEXEC:
@@ -312,8 +312,8 @@ def _book(state: Path) -> Iterator[Finding]:
         except sqlite3.Error as error:
             yield Finding(hop=hop, verdict="bad", message=f"{state / name} is damaged: {error}", next_step=cure)
         else:
-            told = "is sound" if whole else "was only checked in part; check all of it with: pilotage book check"
-            yield Finding(hop=hop, verdict="ok", message=f"{state / name} {told}")
+            result = "is sound" if whole else "was only checked in part; check all of it with: pilotage book check"
+            yield Finding(hop=hop, verdict="ok", message=f"{state / name} {result}")
 
 
 def _is_whole(file: Path) -> bool:
@@ -322,13 +322,13 @@ def _is_whole(file: Path) -> bool:
     with contextlib.closing(sqlite3.connect(file, timeout=ANSWER_SECONDS)) as opened:
         opened.set_progress_handler(lambda: time.monotonic() > until, 10_000)
         try:
-            (said,) = opened.execute("PRAGMA quick_check(1)").fetchone()
+            (result,) = opened.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.Error as error:
             if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise
             return False  # it took too long, or may not be read
-        if said != "ok":
-            raise sqlite3.DatabaseError(said.replace("\n", ": "))
+        if result != "ok":
+            raise sqlite3.DatabaseError(result.replace("\n", ": "))
     return True
 
 
@@ -389,8 +389,8 @@ class _Answer(msgspec.Struct, frozen=True):
 def _reason(status: int, body: bytes) -> str:
     """What a service reports as its fault."""
     with contextlib.suppress(msgspec.DecodeError):
-        if said := msgspec.json.decode(body, type=_Answer).error.message:
-            return said
+        if message := msgspec.json.decode(body, type=_Answer).error.message:
+            return message
     return f"HTTP {status}"
 
 
@@ -464,18 +464,18 @@ def _agents(state: Path) -> Iterator[Finding]:
     for file in files:
         # It holds the lock of its record while it lives; its pid may belong to another process by now.
         if not is_held(file):
-            said = _last_lines(file.with_suffix(".err"))
+            output = _last_lines(file.with_suffix(".err"))
             yield Finding(
                 hop="agent",
                 verdict="warn",
-                message=f"the agent {file.stem} is gone" + (f"; it printed: {said}" if said else ""),
+                message=f"the agent {file.stem} is gone" + (f"; it printed: {output}" if output else ""),
                 next_step="the service starts another; its last lines are in status, too",
             )
         else:
             alive += 1
     if alive:
-        told = "1 agent lives" if alive == 1 else f"{alive} agents live"
-        yield Finding(hop="agents", verdict="ok", message=told)
+        message = "1 agent lives" if alive == 1 else f"{alive} agents live"
+        yield Finding(hop="agents", verdict="ok", message=message)
     elif not files:
         yield Finding(hop="agents", verdict="ok", message="none is running: they start when there is work")
 

@@ -149,21 +149,21 @@ def trace_lines(file: str) -> Iterator[Iterator[str]]:
 # --- what was seen of earlier jobs ------------------------------------------------------------------------------------
 
 
-def observe(server: Server, job: str, seen: Observed) -> None:
+def observe(server: Server, job: str, observed: Observed) -> None:
     """Add what the book has of a job (by id) to the observations."""
     activities = {each["id"]: each for each in _packages(server, job)}
-    attempts = _Attempts(seen, activities)
+    attempts = _Attempts(observed, activities)
     for event in _events(server, job):
         attempts.take(event)
     attempts.settle()
-    _observe_pilots(server, seen, since=attempts.first_at, until=attempts.last_at)
+    _observe_pilots(server, observed, since=attempts.first_at, until=attempts.last_at)
 
 
 class _Attempts:
     """The attempts of a job, from its events."""
 
-    def __init__(self, seen: Observed, packages: dict[str, dict[str, Any]]) -> None:
-        self._seen = seen
+    def __init__(self, observed: Observed, packages: dict[str, dict[str, Any]]) -> None:
+        self._observed = observed
         self._packages = packages
         self._sites: dict[tuple[str, int], str] = {}
         self._failed: dict[tuple[str, int], str] = {}
@@ -194,7 +194,7 @@ class _Attempts:
         """Assign each failure to the package or the site, which is known once the package has ended."""
         for known in self._packages.values():
             if known["done_at"] is not None or known["aborted_at"] is not None:
-                self._seen.packages[known["activity"]] = self._seen.packages.get(known["activity"], 0) + 1
+                self._observed.packages[known["activity"]] = self._observed.packages.get(known["activity"], 0) + 1
         doomed: set[str] = set()
         for (package, attempt), reason in self._failed.items():
             of, site = self._packages.get(package), self._sites.get((package, attempt))
@@ -209,7 +209,7 @@ class _Attempts:
             there.failures[reason] = there.failures.get(reason, 0) + 1
         for name in doomed:
             activity = self._packages[name]["activity"]
-            self._seen.doomed[activity] = self._seen.doomed.get(activity, 0) + 1
+            self._observed.doomed[activity] = self._observed.doomed.get(activity, 0) + 1
 
     def _finish(self, key: tuple[str, int], data: dict[str, Any]) -> None:
         reason, site = data.get("reason"), self._sites.get(key)
@@ -220,23 +220,23 @@ class _Attempts:
         self._failed.pop(key, None)  # it was lost, and came back
         if reason in _NOBODYS_FAULTS or site is None:
             return
-        there, seen = self._site(site), self._seen
+        there, observed = self._site(site), self._observed
         there.attempts += 1
         activity = self._packages.get(key[0], {}).get("activity", "")
         for phase in data.get("phases", ()):
             match phase["phase"]:
                 case "application":
-                    seen.run_seconds.setdefault(activity, {}).setdefault(site, []).append(phase["seconds"])
+                    observed.run_seconds.setdefault(activity, {}).setdefault(site, []).append(phase["seconds"])
                 case "inputs":
-                    seen.inputs_seconds.append(phase["seconds"])
+                    observed.inputs_seconds.append(phase["seconds"])
                 case "outputs":
-                    seen.outputs_seconds.append(phase["seconds"])
+                    observed.outputs_seconds.append(phase["seconds"])
 
     def _site(self, name: str) -> SiteObserved:
-        return self._seen.sites.setdefault(name, SiteObserved())
+        return self._observed.sites.setdefault(name, SiteObserved())
 
 
-def _observe_pilots(server: Server, seen: Observed, *, since: float, until: float) -> None:
+def _observe_pilots(server: Server, observed: Observed, *, since: float, until: float) -> None:
     """The pilots requested while a job ran: how long they queued, and whether they started."""
     pilots = list(_pages(server, "/v1/pilots", "pilots", cursor="after"))
     asked = {each["pilot"]: each for each in pilots if each.get("requested_at") is not None}
@@ -250,7 +250,7 @@ def _observe_pilots(server: Server, seen: Observed, *, since: float, until: floa
             continue
         if key not in came and request.get("ended_at") is None:
             continue  # it is still queued, for an unknown time
-        there = seen.sites.setdefault(request["site"], SiteObserved())
+        there = observed.sites.setdefault(request["site"], SiteObserved())
         there.pilots += 1
         if key in came:
             there.queue_seconds.append(max(0.0, came[key] - request["requested_at"]))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pilotage.adapters.settings.settings_files import SETTINGS_FILE, STATE_FOLDER, is_said, load_settings, state_folder
+from pilotage.adapters.settings.settings_files import SETTINGS_FILE, STATE_FOLDER, is_set, load_settings, state_folder
 from pilotage.client.finding import StateFolder
 from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.settings.settings import BadJournalAddress, Settings
@@ -61,21 +61,21 @@ def other_ports(settings: Settings, *, folder: Path, flags: Mapping[str, object]
     service = settings.service
     if not service.port or service.address or service.host not in ("127.0.0.1", "::1", "localhost"):
         return ()
-    said = is_said("service.port", environment=os.environ, folder=folder, flags=flags)
-    return () if said else (0,)
+    is_chosen = is_set("service.port", environment=os.environ, folder=folder, flags=flags)
+    return () if is_chosen else (0,)
 
 
 def state_folders(*, environment: Mapping[str, str], folder: Path) -> Iterator[StateFolder]:
     """Where a service for a folder may have announced itself: its own state folder first, then those above."""
-    yield _told_by_settings(environment, folder)
+    yield _from_settings(environment, folder)
     for place in folder.parents:
         if (place / SETTINGS_FILE).is_file() or (place / STATE_FOLDER).is_dir():
             # Faulty settings of a folder above do not matter here.
             with suppress(PilotageError):
-                yield _told_by_settings(environment, place)
+                yield _from_settings(environment, place)
 
 
-def _told_by_settings(environment: Mapping[str, str], folder: Path) -> StateFolder:
+def _from_settings(environment: Mapping[str, str], folder: Path) -> StateFolder:
     settings = load_settings(environment=environment, folder=folder, flags={})
     host, port = settings.service.host, settings.service.port
     if host in ("0.0.0.0", "::", ""):

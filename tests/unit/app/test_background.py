@@ -36,7 +36,7 @@ def begun(folder: Path, script: str, *, said: str = "") -> StartingService:
     log = folder / LOG_FILE
     log.write_text(said, "utf-8")
     child = subprocess.Popen(["sh", "-c", script], cwd=folder)
-    return StartingService(child, folder=folder, log=log, said_bytes=len(said.encode()))
+    return StartingService(child, folder=folder, log=log, log_bytes=len(said.encode()))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 import pilotage
 from pilotage.cli import main
-from pilotage.model.jobs.run_options import RunKeywords, declared_options, options_said
+from pilotage.model.jobs.run_options import RunKeywords, declared_options, given_options
 from pilotage.model.jobs.submission import Origin, Submission
 
 
@@ -53,6 +53,6 @@ def test_a_keyword_that_is_no_option_is_an_error() -> None:
 def test_every_option_is_sent_and_kept() -> None:
     names = {option.name for option in declared_options()}
     assert names <= {*Submission.__struct_fields__} & {*Origin.__struct_fields__}
-    assert options_said(Origin(folder="/x", fresh=True)) == {
+    assert given_options(Origin(folder="/x", fresh=True)) == {
         option.name: option.name == "fresh" or option.default for option in declared_options()
     }

@@ -41,7 +41,7 @@ def load_settings(*, environment: Mapping[str, str], folder: Path, flags: Mappin
     return _with_absolute_journal(settings, environment=environment, folder=folder)
 
 
-def is_said(name: str, *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]) -> bool:
+def is_set(name: str, *, environment: Mapping[str, str], folder: Path, flags: Mapping[str, object]) -> bool:
     """Tell whether any source sets a setting (`"service.port"`), or it has its default."""
     given, _ = _gathered(environment=environment, folder=folder, flags=flags)
     return any(each.name == name for each in given)

@@ -109,11 +109,11 @@ def _line(
 
 def _each(values: tuple[str, ...], numbers: tuple[str, ...], binary: Binary) -> Iteration:
     """The items, with those derived values of each that the command uses."""
-    said = " ".join([*binary.run, binary.shell, *(output.name for output in binary.outputs)])
+    text = " ".join([*binary.run, binary.shell, *(output.name for output in binary.outputs)])
     sources = [Source(variable="item", values=values)]
-    if "{bare}" in said:
+    if "{bare}" in text:
         sources.append(Source(variable="bare", values=tuple(map(_bare, values))))
-    if "{number}" in said:
+    if "{number}" in text:
         sources.append(Source(variable="number", values=numbers))
     return sources[0] if len(sources) == 1 else Combination(operator="dot", of=tuple(sources))
 

@@ -49,14 +49,14 @@ def _in_file(path: Path) -> dict[str, Any]:
         import tomllib
 
         try:
-            told = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
+            values = json.loads(data) if path.suffix == ".json" else tomllib.loads(data.decode())
         except ValueError as error:
             raise PilotageError(f"the parameters cannot be read: {error}", subject=str(path)) from error
     else:
-        told = _yaml(data, str(path))
-    if not isinstance(told, dict):
+        values = _yaml(data, str(path))
+    if not isinstance(values, dict):
         raise PilotageError("a file of parameters has a name and a value on each line", subject=str(path))
-    return told
+    return values
 
 
 def _yaml(data: bytes, file: str) -> dict[str, Any] | None:

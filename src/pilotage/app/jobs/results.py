@@ -227,15 +227,15 @@ def _bar_html(stage: StageProgress) -> str:
         for width, colour in widths
     )
     bar = f"<div style='width:20em;height:1em;background:#ddd;line-height:0'>{parts}</div>"
-    told = f"{stage.done:,}/{stage.packages:,}" + (f", {bad:,} failed" if bad else "")
-    return f"<tr><td>{name}</td><td>{bar}</td><td>{told}</td></tr>"
+    counts = f"{stage.done:,}/{stage.packages:,}" + (f", {bad:,} failed" if bad else "")
+    return f"<tr><td>{name}</td><td>{bar}</td><td>{counts}</td></tr>"
 
 
 def _failure_html(group: FailureGroup) -> str:
     card = group.card
     what = escape(card.reason or card.cause or card.exit_code)
-    said = f"<pre>{escape(card.exit_message)}</pre>" if card.exit_message else ""
-    return f"<details><summary>{group.count:,} of {what}, such as {escape(card.package)}</summary>{said}</details>"
+    message = f"<pre>{escape(card.exit_message)}</pre>" if card.exit_message else ""
+    return f"<details><summary>{group.count:,} of {what}, such as {escape(card.package)}</summary>{message}</details>"
 
 
 def output_of(following: JobWatcher, package: str) -> Output:

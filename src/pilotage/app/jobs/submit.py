@@ -11,7 +11,7 @@ import msgspec
 
 from pilotage.app.documents.documents import EarlierJobs, examine, find_document, named_from
 from pilotage.model.errors import PilotageError
-from pilotage.model.jobs.run_options import RunOptions, options_said
+from pilotage.model.jobs.run_options import RunOptions, given_options
 from pilotage.model.jobs.submission import submission_of
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def submission(source: Source, loaded: LoadedJob, how: RunSettings, *, keep: Cal
         format=loaded.format,
         owner=how.owner or loaded.definition.owner,
         only_if_needed=how.only_if_needed,
-        **options_said(how),
+        **given_options(how),
     )
 
 

@@ -22,11 +22,11 @@ def source_for(words: Sequence[str], *, source_format: Format | None, parameters
 
     Raises `DocumentError` if there is no document.
     """
-    document, targets = _told_apart(words, source_format=source_format, parameters=parameters)
+    document, targets = _split_words(words, source_format=source_format, parameters=parameters)
     return document_source(document, source_format=source_format, parameters=parameters, targets=targets)
 
 
-def _told_apart(
+def _split_words(
     words: Sequence[str], *, source_format: Format | None, parameters: Mapping[str, Any]
 ) -> tuple[str | None, Sequence[str]]:
     """The document, None for the current folder's, and the targets."""

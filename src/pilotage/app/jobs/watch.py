@@ -57,7 +57,7 @@ class JobWatcher:
         self._clock = clock
         self._server: Server | None = None
         self._after = 0
-        self._seen = False
+        self._was_found = False
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -70,10 +70,10 @@ class JobWatcher:
         try:
             found = self.ask(lambda server: Jobs(server).progress(self.job))
         except ServerRefused as error:
-            if error.code == "unknown_job" and self._seen:
+            if error.code == "unknown_job" and self._was_found:
                 raise JobGone(self.job) from error
             raise
-        self._seen = True
+        self._was_found = True
         return found
 
     def killed_for(self) -> str:
@@ -173,5 +173,5 @@ def goes_on_elsewhere(server: Server, job: str) -> str:
         for package in server.get(path_of("packages"), asked)["packages"]:
             if package["site"] not in (None, "", LOCAL):
                 found[package["site"]] += 1
-    told = ", ".join(f"{count} at {site}" for site, count in sorted(found.items()))
-    return f"packages running elsewhere continue, and their results are kept: {told}" if told else ""
+    counts = ", ".join(f"{count} at {site}" for site, count in sorted(found.items()))
+    return f"packages running elsewhere continue, and their results are kept: {counts}" if counts else ""

@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.02
 START_LOOK_SECONDS = 0.005  # a user waits for a first package, and not for long
 BROKEN_MAX = 3
 """How often a command restarts a service that stopped by itself."""
-_TOLD_BYTES_MAX = 65_536
+_LOG_BYTES_MAX = 65_536
 _STAMP = re.compile(r"^[0-9-]+[ T][0-9:.,]+Z? [A-Z]+ [a-z_.]+: ")  # the head of a log line
 
 
@@ -64,12 +64,12 @@ class NotStopped(PilotageError):
 class StartingService:
     """A started service that may not answer yet."""
 
-    def __init__(self, child: subprocess.Popen[bytes], *, folder: Path, log: Path, said_bytes: int) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], *, folder: Path, log: Path, log_bytes: int) -> None:
         """Take its process, its state folder, and the length of its log before the start."""
         self._child = child
         self._folder = folder
         self._log = log
-        self._said_bytes = said_bytes
+        self._log_bytes = log_bytes
 
     def wait(self) -> Announcement:
         """Its announcement, once it answers; raises `NotStarted` if it ends first, or takes too long."""
@@ -89,14 +89,14 @@ class StartingService:
 
     def _not_started(self, status: int) -> NotStarted:
         """The error for a service that ended before it answered, from its log or its exit status."""
-        told = _told(self._log, self._said_bytes)
-        if status < 0 and not told:
+        reason = _last_line(self._log, self._log_bytes)
+        if status < 0 and not reason:
             what = f"the service was killed by {_signal_name(-status)} before it answered"
             return KilledAtStart(what, next_step=f"start it again; its log: {self._log}")
-        if not told and (full := no_room(self._folder)):  # so it could not even report it
+        if not reason and (full := no_room(self._folder)):  # so it could not even report it
             return NoRoom(f"the service did not start: {full}")
-        told = told or f"it ended with exit status {status}, and said nothing"
-        return NotStarted(f"the service did not start: {told}", next_step=f"its log: {self._log}")
+        reason = reason or f"it ended with exit status {status}, and said nothing"
+        return NotStarted(f"the service did not start: {reason}", next_step=f"its log: {self._log}")
 
 
 def _signal_name(number: int) -> str:
@@ -139,8 +139,8 @@ def begin_in_background(settings: Settings, arguments: Sequence[str], *, folder:
     except OSError as fault:
         if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        told = no_room(next(each for each in (folder, *folder.parents) if each.exists())) or str(fault)
-        raise NoRoom(f"the service did not start: {told}") from fault
+        reason = no_room(next(each for each in (folder, *folder.parents) if each.exists())) or str(fault)
+        raise NoRoom(f"the service did not start: {reason}") from fault
 
 
 def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: Path) -> StartingService:
@@ -148,26 +148,26 @@ def _begin(settings: Settings, arguments: Sequence[str], *, home: Path, folder: 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(folder)
     log = folder / LOG_FILE
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as said:
-        said_bytes = said.tell()
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as output:
+        log_bytes = output.tell()
         # A session of its own: the service does not end with the terminal.
         child = subprocess.Popen(
             [sys.executable, "-m", "pilotage", "serve", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             cwd=home,
             start_new_session=True,
             # Not on the command line, which every user of this computer can read: the address may contain a password.
             env={**os.environ, JOURNAL_VARIABLE: settings.journal.url},
         )
-    return StartingService(child, folder=folder, log=log, said_bytes=said_bytes)
+    return StartingService(child, folder=folder, log=log, log_bytes=log_bytes)
 
 
-def _told(log: Path, begin: int) -> str:
-    with log.open("rb") as said:
-        said.seek(begin)
-        text = said.read(_TOLD_BYTES_MAX).decode("utf-8", "replace").strip()
+def _last_line(log: Path, begin: int) -> str:
+    with log.open("rb") as file:
+        file.seek(begin)
+        text = file.read(_LOG_BYTES_MAX).decode("utf-8", "replace").strip()
     return _STAMP.sub("", text.splitlines()[-1]) if text else ""  # its last lines say why it ended
 
 

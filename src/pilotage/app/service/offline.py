@@ -92,18 +92,18 @@ class OfflineServer(Server):
     def _tried(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
         if self._open is None:
             self._open = _Open(self._folder, self._settings, self._authorization)
-        said = {**headers, "host": urlsplit(self.url).netloc, "authorization": self._authorization}
-        said["content-length"] = str(len(body or b""))
-        return self._open.answer(method, path, body or b"", said, scheme=urlsplit(self.url).scheme)
+        sent_headers = {**headers, "host": urlsplit(self.url).netloc, "authorization": self._authorization}
+        sent_headers["content-length"] = str(len(body or b""))
+        return self._open.answer(method, path, body or b"", sent_headers, scheme=urlsplit(self.url).scheme)
 
 
 def ran_jobs(folder: Path) -> bool:
     """Whether the last service here ran jobs, and did not only serve the book."""
     try:
-        told: dict[str, Any] = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=dict[str, Any])
+        record: dict[str, Any] = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
         return True
-    return bool(told.get("socket"))
+    return bool(record.get("socket"))
 
 
 class _Open:

@@ -154,8 +154,8 @@ def this_computer(
     chosen = slots if slots is not None else entry.slots if entry is not None else cores_here()
     site = local_site(chosen, folder)
     if entry is not None:
-        said = ((kind, getattr(entry, kind.entry)) for kind in BESIDES_CORES)
-        known = {kind.name: kind.amount(amount) for kind, amount in said if amount is not None}
+        amounts = ((kind, getattr(entry, kind.entry)) for kind in BESIDES_CORES)
+        known = {kind.name: kind.amount(amount) for kind, amount in amounts if amount is not None}
         capacity = msgspec.structs.replace(site.capacity, **known)
         scratch = site.scratch_bytes if entry.scratch_bytes is None else entry.scratch_bytes
         site = msgspec.structs.replace(site_of(entry), capacity=capacity, pilots_max=1, scratch_bytes=scratch)

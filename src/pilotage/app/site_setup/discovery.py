@@ -205,22 +205,22 @@ def discover(
         raise DiscoveryFailed(str(error), subject="--folder") from error
     except Unknown as error:
         raise DiscoveryFailed(f"it cannot be reached: {error}", next_step="try ssh by hand, then again") from error
-    told = dict(_told(answer))
-    if "home" not in told:
-        said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-500:]
-        raise DiscoveryFailed("its shell does not answer properly", got=said or f"exit status {answer.exit_status}")
+    facts = dict(_facts(answer))
+    if "home" not in facts:
+        output = " ".join(f"{answer.stderr} {answer.stdout}".split())[-500:]
+        raise DiscoveryFailed("its shell does not answer properly", got=output or f"exit status {answer.exit_status}")
     pythons = tuple(_pythons(answer))
     dialect, version, limits, unknown = _scheduler(commands, chosen.kind)
     enough = next((each for each in pythons if each.is_enough), None)
     return Discovery(
-        host=told.get("host", ""),
-        user=told.get("user", ""),
-        home=told["home"],
-        writable="writable" in told,
-        file_system=told.get("kind", ""),
+        host=facts.get("host", ""),
+        user=facts.get("user", ""),
+        home=facts["home"],
+        writable="writable" in facts,
+        file_system=facts.get("kind", ""),
         paths=tuple(_paths(caller)),
-        folder=_found_folder(told.get("folder", "")),
-        platform=told.get("platform", ""),
+        folder=_found_folder(facts.get("folder", "")),
+        platform=facts.get("platform", ""),
         kind=dialect.name,
         version=version,
         experimental=dialect.experimental,
@@ -276,13 +276,13 @@ def _chosen_python(found: Discovery, named: str) -> str:
     )
 
 
-def _found_folder(told: str) -> FoundFolder | None:
-    there, _, rest = told.partition(" ")
+def _found_folder(fact: str) -> FoundFolder | None:
+    there, _, rest = fact.partition(" ")
     writable, _, file_system = rest.partition(" ")
-    return FoundFolder(there=there == "yes", writable=writable == "yes", file_system=file_system) if told else None
+    return FoundFolder(there=there == "yes", writable=writable == "yes", file_system=file_system) if fact else None
 
 
-def _told(answer: Answer) -> Iterator[tuple[str, str]]:
+def _facts(answer: Answer) -> Iterator[tuple[str, str]]:
     for line in answer.stdout.splitlines():
         if line.startswith(_MARK) and not line.startswith(f"{_MARK}python "):
             name, _, value = line[len(_MARK) :].partition(" ")
@@ -304,9 +304,9 @@ def _paths(caller: Caller) -> Iterator[FoundPath]:
     except Unknown:
         return
     lines = (line.removeprefix(f"{_MARK}path ").split("\t", 3) for line in answer.stdout.splitlines())
-    told = [cells for cells in lines if len(cells) == 4 and cells[0] in SHARED_VARIABLES]
+    rows = [cells for cells in lines if len(cells) == 4 and cells[0] in SHARED_VARIABLES]
     named: set[str] = set()
-    for variable, writable, file_system, path in sorted(told, key=lambda cells: SHARED_VARIABLES.index(cells[0])):
+    for variable, writable, file_system, path in sorted(rows, key=lambda cells: SHARED_VARIABLES.index(cells[0])):
         if path not in named:
             named.add(path)
             yield FoundPath(variable=variable, path=path, writable=writable == "yes", file_system=file_system)
@@ -340,7 +340,7 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
     if kind and kind not in known:
         raise DiscoveryFailed("this kind of batch system is unknown", got=kind, next_step=did_you_mean(kind, known))
     tried = [known[kind](PREFIX)] if kind else sorted((each(PREFIX) for each in known.values()), key=_rank)
-    said: list[str] = []
+    failures: list[str] = []
     silent = False
     for dialect in tried:
         version = ""
@@ -352,22 +352,22 @@ def _scheduler(run: Callable[[Call], Answer], kind: str) -> tuple[Dialect, str, 
                 return dialect, version, *_limits(run, dialect)
         except BatchError as error:
             silent = silent or bool(version)
-            said.append(f"{dialect.name} {version}: {error}" if version else f"{dialect.name}: {error}")
+            failures.append(f"{dialect.name} {version}: {error}" if version else f"{dialect.name}: {error}")
         else:
             # Others are not expected to exist; a command that exists and fails may lack its environment.
             is_there = not dialect.experimental and answer.exit_status not in (None, 0, _NOT_FOUND)
             if kind or is_there:
-                said.append(f"{dialect.name}: {' '.join((answer.stderr or answer.stdout).split())[-WORDS_MAX:]}")
+                failures.append(f"{dialect.name}: {' '.join((answer.stderr or answer.stdout).split())[-WORDS_MAX:]}")
     if silent:
         raise DiscoveryFailed(
             "no batch system answers there",
-            got="; ".join(said),
+            got="; ".join(failures),
             next_step="try its commands in a login shell there; load what they need with --setup 'module load …'",
         )
     raise DiscoveryFailed(
         "no batch system was found there",
         expected=", ".join(each.name for each in tried),
-        got="; ".join(said),
+        got="; ".join(failures),
         next_step="check which commands a login shell has there; load what they need with --setup 'module load …'",
     )
 
@@ -450,8 +450,8 @@ def _refuse_more_than(queue: FoundQueue, entry: SiteEntry, found: Discovery) -> 
 
 
 def _most(queue: FoundQueue, option: str) -> int:
-    told = {"--slots": queue.cores, "--memory": queue.memory_bytes, "--gpus": queue.gpus}
-    return told.get(option, queue.wall_seconds)
+    limits = {"--slots": queue.cores, "--memory": queue.memory_bytes, "--gpus": queue.gpus}
+    return limits.get(option, queue.wall_seconds)
 
 
 def _about_folder(entry: SiteEntry, found: Discovery) -> Iterator[str]:

@@ -179,13 +179,13 @@ class DirectChecks:
         if self._dialect is None:
             return ""
         try:
-            seen = self._dialect.listed(self._commands(self._dialect.listing())).get(key)
+            listed = self._dialect.listed(self._commands(self._dialect.listing())).get(key)
         except BatchError:
             return ""
-        if seen is None:
+        if listed is None:
             return ""
-        word = "held" if seen.reason == "held" else seen.state
-        return word if word == "running" else f"{word}, {seen.detail}" if seen.detail else word
+        word = "held" if listed.reason == "held" else listed.state
+        return word if word == "running" else f"{word}, {listed.detail}" if listed.detail else word
 
     def words(self, key: str) -> str:
         """The last lines that the batch job of a key has printed so far."""
@@ -344,10 +344,10 @@ class SiteTest:
 
     def _tell_of(self, hop: Hop) -> None:
         now = time.monotonic()
-        told = msgspec.structs.replace(hop, seconds=round(now - self._begun, 3), stderr=hop.stderr.strip())
+        timed = msgspec.structs.replace(hop, seconds=round(now - self._begun, 3), stderr=hop.stderr.strip())
         self._begun = now
-        self.hops.append(told)
-        self._tell(told)
+        self.hops.append(timed)
+        self._tell(timed)
 
     # --- directly -----------------------------------------------------------------------------------------------------
 
@@ -429,13 +429,13 @@ class SiteTest:
         while "exchange" not in passed:
             asked: Parameters = {"after": key[:-1], "limit": PILOTS_MAX}
             listed = server.get(path_of("pilots"), asked)["pilots"]
-            told = server.get(path)
+            detail = server.get(path)
             pilots = [row for row in listed if key in (row["pilot"], row["request"])]
-            self._see(passed, told, pilots, [])
+            self._see(passed, detail, pilots, [])
             if "exchange" in passed:
                 return
             if time.monotonic() > self._until:
-                self._give_up(passed, told["site"], pilots)
+                self._give_up(passed, detail["site"], pilots)
             self._sleep(LOOK_SECONDS)
 
     def _follow(self, server: Server, job: str, before: dict[str, Any], passed: set[HopName]) -> None:
@@ -443,11 +443,11 @@ class SiteTest:
         old = {row["pilot"] for row in before["pilots"]}
         while True:
             state = server.get(path_of("jobs", job))["state"]
-            told = server.get(path_of("sites", self._entry.name))
-            pilots = [row for row in told["pilots"] if row["pilot"] not in old]
+            detail = server.get(path_of("sites", self._entry.name))
+            pilots = [row for row in detail["pilots"] if row["pilot"] not in old]
             attempts = server.get(path_of("jobs", job, "packages", "1.1.1"))["attempts"]
             if "exchange" not in passed:
-                self._see(passed, told, pilots, attempts)
+                self._see(passed, detail, pilots, attempts)
             lost = next((each for each in attempts if each.get("lost_at") is not None), None)
             if lost is not None and self._entry.mode == "bound":
                 self._lost(server, job, passed, lost)
@@ -459,7 +459,7 @@ class SiteTest:
                     "package", failed.get("reason") or failed["exit_code"], stderr=failed["exit_message"] or ""
                 )
             if time.monotonic() > self._until:
-                self._give_up(passed, told["site"], pilots)
+                self._give_up(passed, detail["site"], pilots)
             self._sleep(LOOK_SECONDS)
         if state in ("ABORTED", "CANCELLED"):
             raise HopFailed("package", f"its job is {state}")
@@ -467,7 +467,7 @@ class SiteTest:
         self._pass(passed, "package")
 
     def _see(
-        self, passed: set[HopName], told: dict[str, Any], pilots: list[dict[str, Any]], attempts: list[dict[str, Any]]
+        self, passed: set[HopName], detail: dict[str, Any], pilots: list[dict[str, Any]], attempts: list[dict[str, Any]]
     ) -> None:
         """Record passed hops, from pilots and attempts in the book, and from the listing of the batch system."""
         if any(each.get("running_at") or each.get("started_at") for each in (*attempts, *pilots)):
@@ -484,17 +484,18 @@ class SiteTest:
             self._pass(passed, "submit")
             # The service's own observation takes longer, and is the only one if the site cannot be checked from here.
             state, words = next(
-                ((each["state"], each.get("words", "")) for each in told["noticed"] if each["key"] == queued), ("", "")
+                ((each["state"], each.get("words", "")) for each in detail["noticed"] if each["key"] == queued),
+                ("", ""),
             )
-            seen = self._looks.state(queued) if queued else ""
-            seen = seen or (f"{state}, {words}" if state == "held" else state)
-            if seen == "running":
+            state_now = self._looks.state(queued) if queued else ""
+            state_now = state_now or (f"{state}, {words}" if state == "held" else state)
+            if state_now == "running":
                 self._pass(passed, "starts")
-            elif seen.startswith("held"):
-                raise HopFailed("starts", f"it cannot start by itself: {seen}")
+            elif state_now.startswith("held"):
+                raise HopFailed("starts", f"it cannot start by itself: {state_now}")
             self._denied(passed, queued, words)
-        elif told["site"]["says"]:
-            raise HopFailed("submit", told["site"]["says"])
+        elif detail["site"]["says"]:
+            raise HopFailed("submit", detail["site"]["says"])
 
     def _lost(self, server: Server, job: str, passed: set[HopName], attempt: dict[str, Any]) -> None:
         """The batch job of a package is gone: its output is in the event of the loss."""
@@ -516,8 +517,8 @@ class SiteTest:
     def _give_up(self, passed: set[HopName], site: dict[str, Any], pilots: list[dict[str, Any]]) -> None:
         hop = next((each for each in ORDER if each not in passed), ORDER[-1])
         key = next((row["pilot"] for row in pilots), "")
-        seen = self._looks.state(key) if key else ""
-        why = site["closed"] or site["says"] or (f"the batch system says: {seen}" if seen else "")
+        state = self._looks.state(key) if key else ""
+        why = site["closed"] or site["says"] or (f"the batch system says: {state}" if state else "")
         message = "timed out" + (f"; {why}" if why else "")
         raise HopFailed(hop, message, stderr=self._looks.words(key) if key else "")
 

@@ -214,7 +214,7 @@ class SitesReader:
         """Take what finds the file, and what makes sites of its entries."""
         self._find = find
         self._arrange = arrange
-        self._seen: FileStamp | tuple[()] | None = ()  # not read yet
+        self._stamp: FileStamp | tuple[()] | None = ()  # not read yet
         self._missed = False
         self.file = ""
 
@@ -225,8 +225,8 @@ class SitesReader:
         """
         file = self._find()
         stamp = stamp_of(file)
-        first = self._seen == ()
-        if stamp == self._seen:
+        first = self._stamp == ()
+        if stamp == self._stamp:
             self._missed = False
             return None
         if not first and (stamp is None or str(file) != self.file) and not self._missed:
@@ -237,9 +237,9 @@ class SitesReader:
         try:
             configured = self._arrange(known_sites(file).entries)
         except DocumentError:
-            self._seen = stamp
+            self._stamp = stamp
             raise
-        self._seen = stamp
+        self._stamp = stamp
         return configured
 
 

@@ -171,8 +171,8 @@ def _check(archive: Path, name: str, file: Path) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         # The last line of a traceback has the error.
-        said = lines[-1:] if lines and lines[0].startswith("Traceback") else lines
-        raise BadDialect("\n  ".join(["it is not as a dialect should be:", *said]), subject=f"{file.name}: {name}")
+        reported = lines[-1:] if lines and lines[0].startswith("Traceback") else lines
+        raise BadDialect("\n  ".join(["it is not as a dialect should be:", *reported]), subject=f"{file.name}: {name}")
 
 
 def _put(file: Path, content: bytes, *, mode: int) -> None:

@@ -62,6 +62,6 @@ def declared_options() -> tuple[RunOption, ...]:
     )
 
 
-def options_said(said: RunOptions) -> dict[str, Any]:
+def given_options(options: RunOptions) -> dict[str, Any]:
     """The options of an object by name, to pass on."""
-    return {name: getattr(said, name) for name in RunOptions.__struct_fields__}
+    return {name: getattr(options, name) for name in RunOptions.__struct_fields__}

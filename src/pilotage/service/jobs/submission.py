@@ -36,7 +36,7 @@ from pilotage.model.events.events import JOB_ID
 from pilotage.model.events.payloads import JobRegistered, StageExpanded
 from pilotage.model.jobs.definition import Definition, plain
 from pilotage.model.jobs.plan import JobPlan
-from pilotage.model.jobs.run_options import options_said
+from pilotage.model.jobs.run_options import given_options
 from pilotage.model.jobs.submission import (
     CAPTURED,
     EXPANDER_VERSION,
@@ -228,7 +228,7 @@ def check_submission(submission: Submission, *, tree: JobTree, executors: Collec
         format=submission.format,
         unknown_executors=unknown,
         captured=submission.captured,
-        **options_said(submission),
+        **given_options(submission),
     )
     refuse_unwritable(expansion, submission.folder)
     plan = _plan_of(expansion, origin)
