@@ -32,7 +32,7 @@ BY_POSITION = {
         "Ago _Attempt _BatchOfEvents _BatchOfText BegunLife _Brief _Candidate Checked EndedLife _Facts _Known _Life Move "
         "_Outcome PackageRow ParkedEvent _Payload Query QueryPlace RawValue Sketch TagRow _Token"
     ),
-    "client": "Failure _MergedCursor _Offset _Told",
+    "client": "_Announced Failure _MergedCursor _Offset",
     "engine": "ActivePackage AttemptState Folds Hold Refusal Room _HoldMessage Tally",
     "language": (
         "Choice Colour Condition ConfigurationFile Document DraftFile EdgeFile EnvironmentVariable "

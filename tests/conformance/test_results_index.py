@@ -72,7 +72,7 @@ def test_a_file_that_was_seen_is_not_ours_by_that(index: ResultsIndex) -> None:
     index.saw(FOLDER, [seen("a", 1)], made=False)
     index.saw(FOLDER, [seen("b", 2)], made=True)
     assert set(index.makers(FOLDER, ["a", "b"])) == {"b"}
-    assert index.seen(FOLDER, ["a", "b", "c"]) == {"a": seen("a", 1), "b": seen("b", 2)}
+    assert index.known_files(FOLDER, ["a", "b", "c"]) == {"a": seen("a", 1), "b": seen("b", 2)}
 
 
 def test_every_content_that_was_made_under_a_name_stays_ours(index: ResultsIndex) -> None:
@@ -86,7 +86,7 @@ def test_of_a_file_the_last_that_was_seen_is_remembered(index: ResultsIndex) -> 
     index.saw(FOLDER, [seen("out", 1)], made=True)
     index.saw(FOLDER, [seen("out", 2, modified_ns=6)], made=False)
     index.keep([made(1)])
-    assert index.seen(FOLDER, ["out"]) == {"out": seen("out", 2, modified_ns=6)}
+    assert index.known_files(FOLDER, ["out"]) == {"out": seen("out", 2, modified_ns=6)}
 
 
 def test_everything_that_was_made_in_a_folder_is_told_with_who_made_it_last(
@@ -133,7 +133,7 @@ def test_what_was_made_is_ours_when_it_is_seen_whatever_became_of_keeping_it(ind
     index.saw(FOLDER, [seen("out", 3)], made=True)
     index.saw(FOLDER, [seen("out", 4)], made=True)  # as somebody else has made it meanwhile
     assert {each.sha256 for each in index.makers(FOLDER, ["out"])["out"]} == {sha(1), sha(3), sha(4)}
-    assert index.seen(FOLDER, ["out"])["out"].sha256 == sha(4)
+    assert index.known_files(FOLDER, ["out"])["out"].sha256 == sha(4)
 
 
 def test_the_job_that_made_a_content_last_is_known_by_it(index: ResultsIndex) -> None:

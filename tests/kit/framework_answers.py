@@ -17,5 +17,5 @@ class FrameworkAnswers(Dispatcher):
     def __init__(self, services: Services) -> None:
         super().__init__(services, make_framework=lambda: make_app(services))
 
-    def _plainly_said(self, route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
+    def _plain_arguments(self, route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
         return None

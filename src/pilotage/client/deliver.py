@@ -37,11 +37,11 @@ def deliver_once(spool: Spool, known: Known, *, timeout_seconds: float) -> list[
 
 
 def _deliver(queue: Queue, address: Address | None, timeout_seconds: float) -> Delivery:
-    told = Delivery(server=queue.server, folder=str(queue.folder))
+    delivery = Delivery(server=queue.server, folder=str(queue.folder))
     if address is None or not address.runs or is_pilots_own(queue.server):
         waiting = queue.pending()
         problem = _no_way(queue, address) if waiting else ""
-        return msgspec.structs.replace(told, waiting=waiting, problem=problem)
+        return msgspec.structs.replace(delivery, waiting=waiting, problem=problem)
     courier = _courier(queue, address)
     try:
         drained = courier.drain_once(timeout_seconds=timeout_seconds)
@@ -50,7 +50,7 @@ def _deliver(queue: Queue, address: Address | None, timeout_seconds: float) -> D
     waiting = queue.pending()
     problem = "another courier is at work" if drained.busy else drained.problem
     return msgspec.structs.replace(
-        told,
+        delivery,
         delivered=drained.delivered - drained.refused,
         refused=drained.refused,
         waiting=waiting,
@@ -75,7 +75,7 @@ def deliver_for_ever(spool: Spool, known: Known, *, stop: threading.Event, say: 
     """Deliver spooled and new events until `stop` is set; report each problem once."""
     couriers: dict[str, Courier] = {}
     threads: list[threading.Thread] = []
-    said: dict[str, str] = {}
+    reported: dict[str, str] = {}
     try:
         while not stop.is_set():
             addresses = {address.url: address for address in known()}
@@ -90,9 +90,9 @@ def deliver_for_ever(spool: Spool, known: Known, *, stop: threading.Event, say: 
                     problem = _no_way(queue, address) if queue.pending() else ""
                 else:
                     problem = courier.last_error
-                if problem and problem != said.get(queue.server):
+                if problem and problem != reported.get(queue.server):
                     say(f"{queue.server}: {problem}")
-                said[queue.server] = problem
+                reported[queue.server] = problem
             stop.wait(LOOK_SECONDS)
     finally:
         stop.set()

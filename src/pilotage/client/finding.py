@@ -207,7 +207,7 @@ def _in_a_folder(environment: Mapping[str, str], folders: Iterable[StateFolder])
     return resting
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Announced(msgspec.Struct, frozen=True):
     url: str
     token_file: str = ""
     ca_file: str = ""
@@ -230,8 +230,8 @@ def address_in(folder: Path) -> Address | None:
             next_step="name the server you mean with --server URL",
         )
     try:
-        told = msgspec.json.decode(content, type=_Told)
-        url = normal_server(told.url)
+        announced = msgspec.json.decode(content, type=_Announced)
+        url = normal_server(announced.url)
     except (msgspec.DecodeError, BadSetting):
         raise ServerError(
             "this file does not say where the service is",
@@ -240,8 +240,8 @@ def address_in(folder: Path) -> Address | None:
         ) from None
     return Address(
         url=url,
-        token_file=told.token_file or str(folder / TOKEN_FILE),
-        ca_file=told.ca_file,
+        token_file=announced.token_file or str(folder / TOKEN_FILE),
+        ca_file=announced.ca_file,
         origin=str(folder),
         runs=runs,
     )

@@ -91,8 +91,8 @@ class Jobs:
 
     def logs(self, job: str, package: str, *, attempt: int | None = None) -> list[Log]:
         """The logs of a package, attempt by attempt."""
-        told = self._server.get(path_of("jobs", job, "packages", package, "logs"), {"attempt": attempt})
-        return _read(told["logs"], list[Log])
+        answer = self._server.get(path_of("jobs", job, "packages", package, "logs"), {"attempt": attempt})
+        return _read(answer["logs"], list[Log])
 
     def log_text(self, place: LogPlace) -> str:
         """The text of a log that an output object refers to."""
@@ -154,8 +154,8 @@ class Jobs:
         return why
 
 
-def _read(told: Any, kind: type[Result]) -> Result:
-    return msgspec.convert(told, kind, strict=False)
+def _read(data: Any, kind: type[Result]) -> Result:
+    return msgspec.convert(data, kind, strict=False)
 
 
 def _key() -> str:

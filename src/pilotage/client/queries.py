@@ -72,9 +72,9 @@ def count(servers: Sequence[Server], question: Question) -> CountResult:
     sealed: dict[str, int] = {}
     for server in servers:
         try:
-            told = server.get(path_of("counts", question.target), {"query": question.query})
-            counts[server.url] = told["count"]
-            sealed[server.url] = _sealed(told)
+            answer = server.get(path_of("counts", question.target), {"query": question.query})
+            counts[server.url] = answer["count"]
+            sealed[server.url] = _sealed(answer)
         except ServerError as error:
             if len(servers) == 1:
                 raise
@@ -82,9 +82,9 @@ def count(servers: Sequence[Server], question: Question) -> CountResult:
     return CountResult(count=sum(counts.values()), counts=counts, failures=failures, sealed_jobs=sum(sealed.values()))
 
 
-def _sealed(told: Any) -> int:
+def _sealed(answer: Any) -> int:
     """How many sealed jobs a server left out; 0 if it does not say."""
-    count: int = told.get("sealed_jobs", 0)
+    count: int = answer.get("sealed_jobs", 0)
     return count
 
 

@@ -106,9 +106,9 @@ def split_fields(fields: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _subject(kind: EventType, said: Subject, environment: PackageEnvironment) -> Subject:
+def _subject(kind: EventType, given: Subject, environment: PackageEnvironment) -> Subject:
     """The subject as given, or the part of the surrounding package that such an event can be about."""
-    about = said.completed_from(environment.subject)
+    about = given.completed_from(environment.subject)
     if about is environment.subject:
         # In a running package most events are about its attempt; the others are about its package or its job.
         if "attempt" not in kind.subjects:
@@ -142,8 +142,8 @@ def _payload(kind: EventType, fields: Mapping[str, str], data: Mapping[str, Any]
                 values[name] = _read(text, known[name].type)
             except msgspec.ValidationError as error:
                 faults.append(f"{name}: {_wrong_word(text, known[name].type) or _reason(error)}")
-    said = {*values, *fields}
-    faults += [f"{name} is missing" for name, field in known.items() if field.required and name not in said]
+    given = {*values, *fields}
+    faults += [f"{name} is missing" for name, field in known.items() if field.required and name not in given]
     if not faults:
         try:
             checked = msgspec.convert(values, kind.payload)
@@ -183,8 +183,8 @@ def _wrong_word(text: str, wanted: Any) -> str:
             words = [str(member.value) for member in kind]
             near = next((word for word in words if word.lower() == text.lower()), "")
             hint = f"did you mean {near!r}?" if near else did_you_mean(text, words)
-            told = f"{text!r} is none of {', '.join(words)}"
-            return f"{told} ({hint})" if hint.startswith("did") else told
+            message = f"{text!r} is none of {', '.join(words)}"
+            return f"{message} ({hint})" if hint.startswith("did") else message
     return ""
 
 

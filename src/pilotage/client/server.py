@@ -228,8 +228,8 @@ class Server:
             why = "connection refused"
         elif isinstance(error, NotTrusted):
             return CertificateRefused(str(error), subject=self.url)
-        elif self._parts.scheme == "https" and (told := _why_tls(error, self._parts.hostname or "", self._ca_file)):
-            return CertificateRefused(told, subject=self.url)
+        elif self._parts.scheme == "https" and (reason := _why_tls(error, self._parts.hostname or "", self._ca_file)):
+            return CertificateRefused(reason, subject=self.url)
         else:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return ServerUnreachable(f"no answer: {why}", subject=self.url, next_step=self._start_hint)
@@ -269,8 +269,8 @@ def path_of(*parts: str) -> str:
 
 
 def _with(path: str, parameters: Parameters | None) -> str:
-    said = {name: str(value) for name, value in (parameters or {}).items() if value is not None}
-    return f"{path}?{urlencode(said)}" if said else path
+    given = {name: str(value) for name, value in (parameters or {}).items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
 
 
 def _why_tls(error: Exception, host: str, ca_file: str) -> str:

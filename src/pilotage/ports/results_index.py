@@ -108,7 +108,7 @@ class ResultsIndex(Protocol):
         """Record the checksums of files as they are; with `made`, also that pilotage made them."""
         ...
 
-    def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
+    def known_files(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """Recorded checksums of these files; the caller checks whether the files are unchanged."""
         ...
 

@@ -83,8 +83,8 @@ def find_service(folder: Path) -> Announcement | None:
 def last_port(folder: Path) -> int:
     """The port of the last service here, or 0: events logged since then are addressed to it."""
     try:
-        told = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=Announcement)
-        return urlsplit(told.url).port or 0
+        announced = msgspec.json.decode((folder / SERVICE_FILE).read_bytes(), type=Announcement)
+        return urlsplit(announced.url).port or 0
     except (OSError, ValueError):  # raised by msgspec, or for the port
         return 0
 

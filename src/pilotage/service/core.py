@@ -244,8 +244,8 @@ class Core:
                 outbox.events.append(one)
                 engine.apply_to(number, one)
                 return
-            said = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
-            one = self._note(event, pilot, f"ignored: {said}")
+            subject = f"{event.type} of {event.job} {event.package} {event.attempt}, epoch {event.epoch}"
+            one = self._note(event, pilot, f"ignored: {subject}")
         elif type(one.data) not in _OF_AGENTS or event.pilot not in (None, pilot):
             one = self._note(event, pilot, f"ignored: {event.type}")
         if isinstance(one, Checked):
@@ -283,8 +283,8 @@ class Core:
             if not self._answer(exchange, outbox, patient=True):
                 waiting[name] = exchange
                 polls.append((until, name, exchange.sequence))
-        told, engine.state.pilots.to_notify = engine.state.pilots.to_notify, {}
-        for name in told:
+        notified, engine.state.pilots.to_notify = engine.state.pilots.to_notify, {}
+        for name in notified:
             if (asking := waiting.get(name)) is not None and self._answer(asking, outbox, patient=True):
                 del waiting[name]
         while polls and polls[0][0] <= engine.state.clock.now:
@@ -420,8 +420,8 @@ class Core:
             engine.state.log.write(payloads.Aborted(cause="quota", message=message), job=job, epoch=job.epoch)
             return
         engine.bring_plan(item.job, item.plan)
-        for told in (item.expanded, *item.along):
-            engine.state.log.write(told, job=job, epoch=job.epoch)
+        for payload in (item.expanded, *item.along):
+            engine.state.log.write(payload, job=job, epoch=job.epoch)
         self._leave_out(job, item.left_out)
         for each in item.adopted:
             self._adopt(job, each)

@@ -45,11 +45,11 @@ def answer(future: Future[Result], question: Callable[..., Result], *arguments: 
     if not future.set_running_or_notify_cancel():
         return
     try:
-        told = question(*arguments)
+        result = question(*arguments)
     except Exception as fault:  # noqa: BLE001 # the caller gets it
         future.set_exception(fault)
     else:
-        future.set_result(told)
+        future.set_result(result)
 
 
 def fail(future: Future[Any], fault: Exception) -> None:

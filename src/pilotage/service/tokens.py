@@ -77,8 +77,8 @@ class Tokens:
 
     def for_package(self, ref: AttemptRef) -> str:
         """A token for the programs of an attempt."""
-        told = f"{_PACKAGE}~{ref.job}~{ref.package}~{ref.attempt}"
-        return f"{told}~{self._digest(told)}"
+        claims = f"{_PACKAGE}~{ref.job}~{ref.package}~{ref.attempt}"
+        return f"{claims}~{self._digest(claims)}"
 
     def renewed(self, principal: Principal) -> str:
         """A new token for a principal whose own expires soon; else empty."""
@@ -171,14 +171,14 @@ class Tokens:
             return None
         return Principal(user=self._user, scopes=frozenset({OWN_PACKAGE}), package=ref)
 
-    def _digest(self, told: str) -> str:
+    def _digest(self, claims: str) -> str:
         begun = self._package_digest
         if begun is None:
             # Keyed BLAKE2b is made for this, and takes a quarter of the time of an HMAC with SHA-256.
             key = self._keys.package_key()
             begun = self._package_digest = blake2b(key=key, digest_size=_DIGEST_BYTES, person=_PERSON)
         digest = begun.copy()
-        digest.update(told.encode())
+        digest.update(claims.encode())
         return digest.hexdigest()
 
 

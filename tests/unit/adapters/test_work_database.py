@@ -61,7 +61,7 @@ def test_an_index_of_a_version_before_is_used_as_it_is(tmp_path: Path, version: 
         assert {file.sha256 for file in index.makers(FOLDER, ["out"])["out"]} >= {sha(1), sha(number)}
         makers = (index.maker(FOLDER, "out", sha256=sha(1)), index.maker(FOLDER, "out", sha256=sha(2)))
         assert makers == ("" if version == 1 else "job-1", "job-2")
-        assert index.seen(FOLDER, ["in"])["in"].file.changed_ns == 0  # it was not known
+        assert index.known_files(FOLDER, ["in"])["in"].file.changed_ns == 0  # it was not known
         index.close()
 
 
@@ -70,10 +70,10 @@ def test_until_when_a_folder_was_used_is_known_at_once_and_to_who_opens_the_inde
         index = SqliteResultsIndex(WorkDatabase(tmp_path))
         index.saw(FOLDER, [seen("in", 5)], made=False)
         index.used(FOLDER, until_ns=until_ns)
-        assert index.seen(FOLDER, ["in"])["in"].used_ns == until_ns
+        assert index.known_files(FOLDER, ["in"])["in"].used_ns == until_ns
         index.close()
         index = SqliteResultsIndex(WorkDatabase(tmp_path))
-        assert index.seen(FOLDER, ["in"])["in"].used_ns == until_ns
+        assert index.known_files(FOLDER, ["in"])["in"].used_ns == until_ns
         index.close()
 
 

@@ -65,7 +65,7 @@ class Watched:
             expected=lambda: self.expected,
             unknown=lambda keys: self.unknown & set(keys),
             unheard=lambda: self.expected[:1],
-            told=told,
+            last_report=told,
         )
         self.sequence = 0
         self.hears: SiteAgentReply | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from pilotage.book.fold.replay import NotReplayed, Replay, wire_event
 from pilotage.book.rows.rows import EventRow, ParkedRow, StreamRow
-from pilotage.book.rows.streams import heard_by
+from pilotage.book.rows.streams import received_ranges
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import AttemptCreated, AttemptFinished, Noted, Tagged
 from pilotage.model.states import ExitCodeGasw
@@ -57,7 +57,7 @@ def test_what_was_kept_is_as_it_came(book: MemoryBook) -> None:
     assert [wire_event(row, job="j1", source="service", stream="j1-service") for row in found] == events
     assert {(row.received, row.skewed) for row in found} == {(START + 9, 0)}
     [stream] = book.rows(StreamRow)
-    assert (stream.watermark, heard_by(stream)) == (len(events), [(1, len(events))])
+    assert (stream.watermark, received_ranges(stream)) == (len(events), [(1, len(events))])
 
 
 def test_each_event_keeps_when_it_was_received_and_whether_its_clock_was_wrong(book: MemoryBook) -> None:
@@ -130,7 +130,7 @@ def test_what_another_part_of_the_book_has_heard_of_a_stream_stays_heard(book: M
     replayed(book, first)
     replayed(book, second)
     [stream] = book.rows(StreamRow)
-    assert (stream.watermark, heard_by(stream)) == (by.n, [(1, by.n)])
+    assert (stream.watermark, received_ranges(stream)) == (by.n, [(1, by.n)])
 
 
 @pytest.mark.parametrize("transactions", [1, 2])

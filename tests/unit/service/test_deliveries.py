@@ -206,7 +206,7 @@ def test_a_rebind_while_the_old_address_hangs_is_not_punished_for_it(book: Notif
     found = book.subscriptions.turn(row.subscription, limit=10)
     assert found is not None
     book.subscriptions.rebind(ADA, row.subscription, transport="webhook", address="fake:new")
-    book.subscriptions.told(found[0], through=None, fault="hung", next_at=book.clock.now() + 300)
+    book.subscriptions.record_turn(found[0], through=None, fault="hung", next_at=book.clock.now() + 300)
     book.deliver()
     assert [address for address, _ in book.notifier.told] == ["fake:new"]
 
@@ -217,7 +217,7 @@ def test_a_drop_while_a_notice_is_on_its_way_leaves_nothing_behind(book: Notifie
     found = book.subscriptions.turn(row.subscription, limit=10)
     assert found is not None
     book.subscriptions.drop(ADA, row.subscription)
-    book.subscriptions.told(found[0], through=(3, 1), fault="", next_at=0.0)
+    book.subscriptions.record_turn(found[0], through=(3, 1), fault="", next_at=0.0)
     assert book.subscriptions.of(ADA) == []
     book.restart()
     assert book.subscriptions.of(ADA) == []

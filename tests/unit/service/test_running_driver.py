@@ -52,7 +52,7 @@ class Handler:
             raise self.fault
         return Core(Engine(sites=[site()], settings=self.settings, now=0.0))
 
-    def heard(self, pilot: str) -> StreamRow | None:
+    def received_stream(self, pilot: str) -> StreamRow | None:
         return self.journal.stream("agent", pilot)
 
     def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:

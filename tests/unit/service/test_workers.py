@@ -186,10 +186,14 @@ def test_what_a_site_said_last_is_kept_until_all_is_well() -> None:
     with working(lyon=batch) as (workers, heard):
         seen = heard.get(timeout=WAIT_SECONDS)
         assert isinstance(seen, SiteSeen)
-        assert (seen.answers, "no route to host" in workers.said("lyon"), workers.said("oslo")) == (False, True, "")
+        assert (seen.answers, "no route to host" in workers.last_error("lyon"), workers.last_error("oslo")) == (
+            False,
+            True,
+            "",
+        )
         batch.silent = False
         assert heard.get(timeout=WAIT_SECONDS) == SiteSeen(site="lyon", answers=True)
-        assert workers.said("lyon") == ""
+        assert workers.last_error("lyon") == ""
 
 
 def test_a_site_that_was_silent_answers_when_another_way_to_it_does_and_what_it_said_is_forgotten() -> None:
@@ -197,7 +201,7 @@ def test_a_site_that_was_silent_answers_when_another_way_to_it_does_and_what_it_
         assert not seen_of(heard).answers
         workers.put("lyon", Batch())
         assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
-        assert workers.said("lyon") == ""
+        assert workers.last_error("lyon") == ""
         workers.put("lyon", Batch())
         workers.want("lyon", [SubmitPilot(site="lyon", key="lyon-1")])
         assert isinstance(news(heard), Submitted)  # nothing is said anew of one that answered before
@@ -215,7 +219,7 @@ def test_a_site_whose_agent_was_not_heard_answers_when_the_service_reaches_it_an
         says = SiteAgentMessage(site="lyon", agent="a", sequence=1, reports=(SiteSeen(site="lyon", answers=True),))
         workers.exchange(says).result(WAIT_SECONDS)
         assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
-        assert workers.said("lyon") == ""
+        assert workers.last_error("lyon") == ""
 
 
 def test_a_site_that_was_full_is_not_called_so_by_another_way_before_that_says_so() -> None:
@@ -228,7 +232,7 @@ def test_a_site_that_was_full_is_not_called_so_by_another_way_before_that_says_s
         assert isinstance(news(heard), Gone)
         workers.put("lyon", Batch())
         assert seen_of(heard) == SiteSeen(site="lyon", answers=True)
-        assert workers.said("lyon") == ""
+        assert workers.last_error("lyon") == ""
 
 
 def test_the_agent_of_a_site_is_heard_where_there_is_one() -> None:
@@ -399,4 +403,4 @@ def test_a_batch_system_of_before_that_does_not_answer_says_nothing_of_the_site(
     assert workers.owes("lyon")
     workers.stop()
     told = "site lyon: 1 batch job is not cancelled: the site does not answer; the next service cancels what is left"
-    assert (workers.left_behind, workers.said("lyon"), former.closed) == ([told], "", True)
+    assert (workers.left_behind, workers.last_error("lyon"), former.closed) == ([told], "", True)

@@ -29,7 +29,7 @@ from pilotage.book.codec import Codec, Refusal
 from pilotage.book.fold.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import JobRow
-from pilotage.book.rows.streams import Range, contains, heard_by, ranges_of, size
+from pilotage.book.rows.streams import Range, contains, ranges_of, received_ranges, size
 from pilotage.model.events.events import JOB_ID, STREAM, Event
 from pilotage.model.settings.engine import SKEW_SECONDS
 from pilotage.ports import FoundEvent, JournalError
@@ -104,8 +104,8 @@ def dump_lines(
         counts[1] += 1
         event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
         received, skewed = found.row.received, bool(found.row.skewed)
-        is_said = skewed or _looks_skewed(event, received)
-        yield line(_Kept(event=event, received=received, skewed=skewed if is_said else msgspec.UNSET))
+        is_stored = skewed or _looks_skewed(event, received)
+        yield line(_Kept(event=event, received=received, skewed=skewed if is_stored else msgspec.UNSET))
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
 
@@ -262,10 +262,10 @@ class _Dump:
     def name_streams(self, ledger: Ledger) -> None:
         """Rename streams whose numbers this book uses for other events; parked events of the job must be equal."""
         waiting = {identity_of(row) for row in ledger.parked(self.job)}
-        taken = {(row.source, row.stream): heard_by(row) for row in ledger.streams(self._ranges.keys())}
-        for (source, stream), heard in taken.items():
+        taken = {(row.source, row.stream): received_ranges(row) for row in ledger.streams(self._ranges.keys())}
+        for (source, stream), received in taken.items():
             numbers = self._numbers[source, stream]
-            known = [n for n in numbers if contains(heard, n) and (source, stream, n) not in waiting]
+            known = [n for n in numbers if contains(received, n) and (source, stream, n) not in waiting]
             if not known:
                 continue
             if any((source, stream, n) in waiting for n in numbers):

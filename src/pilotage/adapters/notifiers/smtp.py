@@ -96,8 +96,8 @@ class SmtpNotifier:
         except smtplib.SMTPResponseException as fault:
             raise _refused([(fault.smtp_code, _bytes(fault.smtp_error))], where) from fault
         except (smtplib.SMTPException, OSError) as fault:
-            said = plain(str(fault)) if isinstance(fault, smtplib.SMTPException) else reason(fault)
-            raise NotDelivered(f"the mail server did not accept it: {said}", subject=where) from fault
+            cause = plain(str(fault)) if isinstance(fault, smtplib.SMTPException) else reason(fault)
+            raise NotDelivered(f"the mail server did not accept it: {cause}", subject=where) from fault
         if refused:
             # No retry: the other recipients would get it twice.
             log.warning("%s refused %d of the %d recipients of a mail", where, len(refused), len(letter.recipients))
@@ -159,11 +159,13 @@ def _letter(address: str, notices: Sequence[Notice]) -> Letter:
 def _line(notice: Notice) -> str:
     data = data_of(notice)
     before = f"{data['state_before']} → " if data.get("state_before") else ""
-    said = f"{before}{data['state']}" if "state" in data.get("changed", ()) else ""
+    change = f"{before}{data['state']}" if "state" in data.get("changed", ()) else ""
     named = ("site", "node", "exit_code", "reason", "exit_message")
     others = [name for name in data.get("changed", ()) if name in data and name not in (*named, "state")]
     details = [f"{name}={plain(str(data[name]))}" for name in (*named, *others) if data.get(name) not in (None, "")]
-    return " ".join(part for part in (time_text(notice.time), notice.subject, said, *details, f"[{notice.id}]") if part)
+    return " ".join(
+        part for part in (time_text(notice.time), notice.subject, change, *details, f"[{notice.id}]") if part
+    )
 
 
 def _bytes(text: bytes | str) -> bytes:
@@ -173,7 +175,7 @@ def _bytes(text: bytes | str) -> bytes:
 def _refused(answers: Sequence[tuple[int, bytes]], where: str) -> NotDelivered:
     """Interpret a mail server's answers: a code from 500 on is permanent, unless another one is temporary."""
     code, text = min(answers, default=(0, b""))
-    said = f"the mail server answered {code} {plain(text.decode(errors='replace'))}".rstrip()
+    answer = f"the mail server answered {code} {plain(text.decode(errors='replace'))}".rstrip()
     if code >= 500:
-        return DeliveryRefused(said, subject=where)
-    return NotDelivered(said, subject=where)
+        return DeliveryRefused(answer, subject=where)
+    return NotDelivered(answer, subject=where)

@@ -156,15 +156,15 @@ class Ssh:
     def run(self, call: Call) -> Answer:
         """Run a command to its end; an error of ssh itself raises `Unknown`."""
         make_closed(Path(self._folder))
-        told = [f"{name}={value}" for name, value in self._environment.items()]
-        command = command_line(["env", *told, *call.argv])
+        variables = [f"{name}={value}" for name, value in self._environment.items()]
+        command = command_line(["env", *variables, *call.argv])
         # ssh itself notices a broken connection first; our limit comes last.
         words = [*self.words, "--", self.host, command]
         answer = run_words(words, call.stdin, seconds_max=self._seconds_max, under_way=self._under_way)
         if answer.exit_status in (_SSH_FAILED, None):
-            said = " ".join(answer.stderr.split())[-500:]
+            errors = " ".join(answer.stderr.split())[-500:]
             silent = f"no answer within {self._seconds_max:g} s ({MAY_WAIT})"
-            raise Unknown(f"ssh {self.host}: {said or silent}")
+            raise Unknown(f"ssh {self.host}: {errors or silent}")
         return answer
 
     def held(self, command: str) -> list[str]:
@@ -179,8 +179,8 @@ class Ssh:
         words = [*self.words, "-O", "forward", "-R", f"{there}:{here.absolute()}", "--", self.host]
         answer = run_words(words, "", seconds_max=CONNECT_SECONDS)
         if answer.exit_status != 0:
-            said = " ".join(answer.stderr.split())[-500:]
-            raise Unknown(f"ssh {self.host}: no socket could be forwarded: {said}")
+            errors = " ".join(answer.stderr.split())[-500:]
+            raise Unknown(f"ssh {self.host}: no socket could be forwarded: {errors}")
 
     def close(self) -> None:
         """Abort the running command, and close the connection, if there is one."""
@@ -196,8 +196,8 @@ def command_line(words: Sequence[str]) -> str:
     plain = shlex.join(words)
     if not any(char in plain for char in "\n!"):
         return plain
-    told = "".join(f"\\0{ord(char):03o}" if char in _NOT_QUOTED else char for char in f"exec {plain}")
-    return f"sh -c 'eval \"$(printf %b \"$0\")\"' '{told}'"
+    escaped = "".join(f"\\0{ord(char):03o}" if char in _NOT_QUOTED else char for char in f"exec {plain}")
+    return f"sh -c 'eval \"$(printf %b \"$0\")\"' '{escaped}'"
 
 
 def parse_address(address: str) -> tuple[str, str, int]:

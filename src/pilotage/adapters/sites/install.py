@@ -146,10 +146,10 @@ class Installation:
             url = self._server()
         except PilotageError:  # it is unknown yet, or not reachable from the nodes, which a submission reports
             return
-        said = json.dumps({"url": url, "ca_file": self.ca_file}).encode() if url else b""
-        if said and said != self._announced:
-            put(self._caller, f"{self._folder}/{ANNOUNCEMENT}", said + b"\n", mode=0o600)
-            self._announced = said
+        announcement = json.dumps({"url": url, "ca_file": self.ca_file}).encode() if url else b""
+        if announcement and announcement != self._announced:
+            put(self._caller, f"{self._folder}/{ANNOUNCEMENT}", announcement + b"\n", mode=0o600)
+            self._announced = announcement
 
     def doubt(self) -> None:
         """Check the installation again at the next use: it may have been removed."""
@@ -221,8 +221,8 @@ def site_prefix(state: Path, site: str) -> str:
 
     Two services may use one name for a site, and one service may have two sites at one cluster.
     """
-    told = hashlib.sha256(f"{_identity(state)}\n{site}".encode()).hexdigest()
-    return f"pilotage-{told[:10]}"
+    digest = hashlib.sha256(f"{_identity(state)}\n{site}".encode()).hexdigest()
+    return f"pilotage-{digest[:10]}"
 
 
 def _identity(state: Path) -> str:

@@ -153,9 +153,9 @@ class LocalSite:
                 setsid=True,
             )
             self._children.add(pid)
-            said = msgspec.json.encode({"pid": pid, "started": started_at(pid)})
+            content = msgspec.json.encode({"pid": pid, "started": started_at(pid)})
             if os.fstat(descriptor).st_size == 0:  # otherwise the agent was faster, and wrote more
-                os.pwrite(descriptor, said, 0)
+                os.pwrite(descriptor, content, 0)
             return pid
         except OSError:
             record.unlink(missing_ok=True)
@@ -207,9 +207,9 @@ class LocalSite:
             for name in names:
                 if name.endswith(_SUFFIX) and not name.startswith("."):
                     key = unquote(name.removesuffix(_SUFFIX))
-                    seen = self._look(key, self._folder / name)
-                    if seen is not None:
-                        found[key] = seen
+                    status = self._look(key, self._folder / name)
+                    if status is not None:
+                        found[key] = status
             self._settle()
         return found
 
@@ -242,7 +242,7 @@ class LocalSite:
             return SeenAtSite(native_id=native_id)
         self._cancelled.pop(key, None)
         errors = record.with_suffix(".err")
-        seen = SeenAtSite(
+        status = SeenAtSite(
             native_id=native_id,
             ended=True,
             reason=str(known.get("ended") or ("killed" if "pilot" in known else "failed")),
@@ -250,7 +250,7 @@ class LocalSite:
         )
         errors.unlink(missing_ok=True)
         record.unlink(missing_ok=True)
-        return seen
+        return status
 
     def _settle(self) -> None:
         """Start a process that cleans up after dead pilots and delivers their events, if there are any.
@@ -313,12 +313,12 @@ def _environment() -> dict[str, str]:
 def _read(record: Path) -> dict[str, Any] | None:
     """The content of a record; None if it does not exist."""
     try:
-        said = msgspec.json.decode(record.read_bytes() or b"{}")
+        content = msgspec.json.decode(record.read_bytes() or b"{}")
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _is_free(record: Path) -> bool:

@@ -134,8 +134,8 @@ class SshSiteAgent:
 
     def _hold(self) -> None:
         """Open the connection and supervise the agent while it lasts; raises an error if it does not open."""
-        with tempfile.TemporaryFile() as said:
-            connection = self._open(said.fileno())
+        with tempfile.TemporaryFile() as errors:
+            connection = self._open(errors.fileno())
             try:
                 if self._is_ready(connection):
                     self._complaint = ""
@@ -144,19 +144,19 @@ class SshSiteAgent:
                 _end(connection)
                 with self._guard:
                     self._connection = None
-            said.seek(0)
-            text = " ".join(said.read(4000).decode("utf-8", "replace").split())
+            errors.seek(0)
+            text = " ".join(errors.read(4000).decode("utf-8", "replace").split())
         if not self._stopping.is_set():
             raise Unknown(f"ssh {self._caller.host}: {text or 'the connection ended'}")
 
-    def _open(self, said: int) -> subprocess.Popen[bytes]:
+    def _open(self, stderr: int) -> subprocess.Popen[bytes]:
         # The remote command ends with its input, hence with this process, however that ends.
         words = self._caller.held(f"echo {_READY.decode().strip()}; exec cat >/dev/null")
         with self._guard:
             if self._stopping.is_set():
                 raise OSError("the service is stopping")
             self._connection = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
             )
             return self._connection
 
@@ -186,10 +186,10 @@ class SshSiteAgent:
     def _socket(self) -> str:
         """A path for the socket on the login node, in a folder of this user alone."""
         answer = self._caller.run(Call(("sh",), _SOCKET.format(prefix=self._settings.prefix)))
-        told = [line for line in answer.stdout.splitlines() if line.startswith("here:")]
-        if answer.exit_status != 0 or not told:
+        lines = [line for line in answer.stdout.splitlines() if line.startswith("here:")]
+        if answer.exit_status != 0 or not lines:
             raise Unknown(f"cannot make a folder for the socket: {' '.join(answer.stderr.split())}")
-        return told[0].partition(":")[2]
+        return lines[0].partition(":")[2]
 
     def _start(self, folder: str, socket: str) -> None:
         entry = self._settings.entry
@@ -208,8 +208,8 @@ class SshSiteAgent:
 
 def mark_of(entry: SiteEntry, agent: str) -> str:
     """Identifies the entry and the file that an agent was started with."""
-    told = [entry.kind, entry.address, entry.python, *entry.setup, agent]
-    return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    parts = [entry.kind, entry.address, entry.python, *entry.setup, agent]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -95,12 +95,12 @@ class Checksums:
         with self._lock:
             fresh, self._fresh = self._fresh, {}
             by_kind: dict[tuple[str, bool], list[SeenFile]] = {}
-            for (folder, _), (seen, made) in fresh.items():
-                by_kind.setdefault((folder, made), []).append(seen)
+            for (folder, _), (file, made) in fresh.items():
+                by_kind.setdefault((folder, made), []).append(file)
             for (folder, made), files in by_kind.items():
                 self._index.saw(folder, files, made=made)
 
     def _known(self, folder: str, name: str) -> SeenFile | None:
         with self._lock:
             fresh = self._fresh.get((folder, name))
-        return fresh[0] if fresh is not None else self._index.seen(folder, [name]).get(name)
+        return fresh[0] if fresh is not None else self._index.known_files(folder, [name]).get(name)

@@ -334,12 +334,12 @@ class FolderTree:
     def _known_as_ours(self, folder: str, files: Collection[StoredFile]) -> dict[str, bool]:
         names = [file.name for file in files]
         made = self._index.makers(folder, names)
-        seen = self._index.seen(folder, list(made))
+        known_files = self._index.known_files(folder, list(made))
         ours = dict.fromkeys(names, False)
         for file in files:
             contents = {each.sha256 for each in made.get(file.name, ()) if each.size_bytes == file.size_bytes}
             if contents:
-                known = seen.get(file.name)
+                known = known_files.get(file.name)
                 sha256 = known.sha256 if known and known.is_still(file) else self.checksum(folder, file.name)
                 ours[file.name] = sha256 in contents
         return ours

@@ -239,7 +239,7 @@ class SqliteResultsIndex(WorkTables):
                 )
 
     @retried_if_damaged
-    def seen(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
+    def known_files(self, folder: str, names: Collection[str]) -> dict[str, SeenFile]:
         """The stored checksums of these files."""
         rows = self._rows("files", "name, sha256, size_bytes, modified_ns, inode, changed_ns", folder, names)
         used_ns = self._used_until(folder) if rows else 0

@@ -18,7 +18,7 @@ from pilotage.book.fold.intake import read_parked
 from pilotage.book.fold.join import join
 from pilotage.book.rows.ledger import AnyRow, Changes, Ledger
 from pilotage.book.rows.rows import EventRow, ParkedRow, StreamRow
-from pilotage.book.rows.streams import heard_by, ranges_of, size, stream_row, united
+from pilotage.book.rows.streams import ranges_of, received_ranges, size, stream_row, united
 from pilotage.model.events.events import Event, Source
 from pilotage.model.jobs.layout import PackageId
 
@@ -142,7 +142,7 @@ class _ReplayLedger:
             ranges = ranges_of(numbers)
             if size(ranges) != len(numbers):
                 raise NotReplayed(f"an event of {' '.join(name)} came twice")
-            rows.append(stream_row(self._rows[name], united([*heard_by(self._rows[name]), *ranges])))
+            rows.append(stream_row(self._rows[name], united([*received_ranges(self._rows[name]), *ranges])))
         self._ledger.write(Changes(streams=rows))
         return self._ledger.position()
 

@@ -102,7 +102,7 @@ _decoder = msgspec.json.Decoder(list[tuple[int, int]])
 _encode = msgspec.json.Encoder().encode
 
 
-def heard_by(row: StreamRow) -> list[Range]:
+def received_ranges(row: StreamRow) -> list[Range]:
     """The received numbers of a stream's row."""
     ahead = _decoder.decode(row.ahead)
     return united([(1, row.watermark), *ahead]) if row.watermark else united(ahead)

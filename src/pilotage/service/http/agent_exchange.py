@@ -64,11 +64,15 @@ class AgentTokenChecks:
     """Restricts agents to the site that their token names."""
 
     def __init__(
-        self, backend: JobBackend, *, told: Callable[[str], Awaitable[str]], clock: Callable[[], float] = time.monotonic
+        self,
+        backend: JobBackend,
+        *,
+        site_of_pilot: Callable[[str], Awaitable[str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take what runs jobs, and a function that finds the site of a pilot in the book."""
         self._backend = backend
-        self._told = told
+        self._site_of_pilot = site_of_pilot
         self._clock = clock
         self._sites: dict[str, str] = {}  # of pilots that the engine or the book knows
         # until when a site may read some files of a job
@@ -91,7 +95,7 @@ class AgentTokenChecks:
         if known is None:
             # An unknown pilot identifies itself in this very exchange, checked below. One that has ended may still
             # report what it ran, and no agent of another site can.
-            known = await self._ask(lambda engine: _site_of(engine, name)) or await self._told(name)
+            known = await self._ask(lambda engine: _site_of(engine, name)) or await self._site_of_pilot(name)
             if known:
                 if len(self._sites) >= REMEMBERED_MAX:
                     self._sites.clear()
@@ -108,14 +112,14 @@ class AgentTokenChecks:
     async def _check_events(self, principal: Principal, exchange: Exchange) -> None:
         """Raise `Forbidden` if an event claims another site, or a request of another site."""
         for event in exchange.events:
-            if event.type == "PilotStarted" and (request := _told_of(event.data).request):
+            if event.type == "PilotStarted" and (request := _claims_of(event.data).request):
                 asked = await self._ask(partial(_asked_at, request))
                 if asked not in ("", principal.site):
                     raise _forbidden(principal, f"pilot {request[:64]}, requested at site {asked}")
             if event.type in ("PilotStarted", "NodeDescribed") or event.site is not None:
-                told = event.site or _told_of(event.data).site
-                if told not in ("", principal.site):
-                    raise _forbidden(principal, f"site {told[:64]}")
+                claimed = event.site or _claims_of(event.data).site
+                if claimed not in ("", principal.site):
+                    raise _forbidden(principal, f"site {claimed[:64]}")
 
     def check_holder(self, principal: Principal, pilot: str | None) -> None:
         """Raise `Forbidden` unless the principal is the pilot itself, or its site's agent."""
@@ -135,9 +139,9 @@ class AgentTokenChecks:
 
     def check_site(self, principal: Principal, says: SiteAgentMessage) -> None:
         """Raise `Forbidden` if a site agent reports for another site."""
-        told = {says.site, *(each.site for each in says.reports)}
-        if principal.site and told != {principal.site}:
-            raise _forbidden(principal, f"site {next(iter(told - {principal.site}))[:64]}")
+        sites = {says.site, *(each.site for each in says.reports)}
+        if principal.site and sites != {principal.site}:
+            raise _forbidden(principal, f"site {next(iter(sites - {principal.site}))[:64]}")
 
     async def check_file(self, principal: Principal, job: str, name: str) -> None:
         """Raise `Forbidden` for a file that no attempt of a job at the site reads now.
@@ -199,7 +203,7 @@ def _asked_at(key: str, engine: Engine) -> str:
     return found.site.name if found is not None else ""
 
 
-def _told_of(data: msgspec.Raw) -> _Sited:
+def _claims_of(data: msgspec.Raw) -> _Sited:
     try:
         return _sited.decode(data)
     except msgspec.DecodeError:
@@ -250,7 +254,7 @@ class AgentExchange:
         self._backend = backend
         self._open: set[asyncio.Future[bytes]] = set()  # exchanges waiting for an answer
         self._stopping = False
-        self._bounds = AgentTokenChecks(backend, told=self._site_of)
+        self._bounds = AgentTokenChecks(backend, site_of_pilot=self._site_of)
         backend.when_dismissed(self._release)
 
     def _release(self) -> None:
@@ -287,8 +291,8 @@ class AgentExchange:
         ended = self._services.access.holder(says.ended_token) if principal.site else None
         if principal.site and not await self._bounds.check_exchange(principal, says, ended):
             return self._introduction(principal, says)
-        if (told := self._farewell(says) or self._doubt(says)) is not None:
-            return self._reply(principal, told)
+        if (reply := self._farewell(says) or self._doubt(says)) is not None:
+            return self._reply(principal, reply)
         try:
             return self._reply(principal, await self._patiently(lambda: self._backend.jobs.exchange(says)))
         except asyncio.CancelledError:

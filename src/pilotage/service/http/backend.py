@@ -246,8 +246,8 @@ class JobBackend:
         if known is None:
             known = self._once[principal.user, key] = asyncio.ensure_future(do())
             known.add_done_callback(lambda done: self._remember(principal.user, key, done))
-        told: Result = await asyncio.shield(known)
-        return told
+        result: Result = await asyncio.shield(known)
+        return result
 
     def _remember(self, user: str, key: str, done: asyncio.Future[Any]) -> None:
         if done.cancelled() or done.exception() is not None:

@@ -61,9 +61,9 @@ class LimitedProtocol(HttpToolsProtocol):
     """Handles one connection within the limits."""
 
     def __init__(
-        self, clients: OpenConnections, client: ClientConnection, bounds: ConnectionLimits, **told: Any
+        self, clients: OpenConnections, client: ClientConnection, bounds: ConnectionLimits, **options: Any
     ) -> None:
-        super().__init__(**told)
+        super().__init__(**options)
         self._clients = clients
         self._client = client
         self._bounds = bounds

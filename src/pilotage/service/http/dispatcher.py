@@ -130,11 +130,11 @@ class Dispatcher:
             self._admit_odd(scope, receive)
             return None
         route, in_path = found
-        told = {} if route.is_open else {"request": self._admit(route, scope, receive)}
-        said = self._plainly_said(route, scope, in_path)
-        if said is None:
+        context = {} if route.is_open else {"request": self._admit(route, scope, receive)}
+        arguments = self._plain_arguments(route, scope, in_path)
+        if arguments is None:
             return None
-        answer = await route.handler(services=self._services, **told, **said)
+        answer = await route.handler(services=self._services, **context, **arguments)
         if route is submit_job:
             self._not_before = asyncio.get_running_loop().time() + FIRST_SECONDS
         if isinstance(answer, Reply):
@@ -161,7 +161,7 @@ class Dispatcher:
     def _body_bytes_max(self, route: Route) -> int:
         return route.body_bytes_max or self._services.settings.service.batch_bytes_max
 
-    def _plainly_said(self, route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
+    def _plain_arguments(self, route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
         """The decoded parameters of a request; None if the framework has to decode or refuse them."""
         if route.answered_by == "framework" or EVENT_STREAM in header_of(scope, b"accept"):
             return None
@@ -169,7 +169,7 @@ class Dispatcher:
             length = length_of(scope)
             if length is None or length > self._body_bytes_max(route):
                 return None
-        return _said(route, scope, in_path)
+        return _arguments(route, scope, in_path)
 
     # The framework, made late.
 
@@ -266,12 +266,12 @@ def _path_in_framework(scope: Any) -> str:
     return "/" + "/".join(part for part in path.split("/") if part)
 
 
-def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
+def _arguments(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any] | None:
     """The arguments of a handler, from a request; None if the request is not plain."""
     query = _query(scope.get("query_string", b""))
     if query is None:
         return None
-    said: dict[str, Any] = dict(in_path)
+    arguments: dict[str, Any] = dict(in_path)
     for name, (kind, parameter) in _parameters(route.handler).items():
         if parameter.place == "header":
             text = header_of(scope, parameter.name.lower().encode()) or None
@@ -281,8 +281,8 @@ def _said(route: Route, scope: Any, in_path: Mapping[str, str]) -> dict[str, Any
             value = _value(text, kind, parameter)
             if value is None:
                 return None
-            said[name] = value
-    return None if query else said
+            arguments[name] = value
+    return None if query else arguments
 
 
 @cache

@@ -147,8 +147,8 @@ def error_of(error: Exception) -> tuple[int, ErrorBody]:
         return answer.status, ErrorBody(code=answer.code, message=answer.message, hint="try again later")
     if isinstance(error, OperationRefused):
         unknown = error.code.startswith("unknown-")
-        return 404 if unknown else answer.status, _told(error.code.replace("-", "_"), error)
-    return answer.status, _told(answer.code, error)
+        return 404 if unknown else answer.status, _error_body(error.code.replace("-", "_"), error)
+    return answer.status, _error_body(answer.code, error)
 
 
 def headers_of(status: int, error: Exception | None = None) -> dict[str, str]:
@@ -160,7 +160,7 @@ def headers_of(status: int, error: Exception | None = None) -> dict[str, str]:
     return {"Retry-After": str(RETRY_AFTER_SECONDS)} if status in (503, 507) else {}
 
 
-def _told(code: str, error: Exception) -> ErrorBody:
+def _error_body(code: str, error: Exception) -> ErrorBody:
     if not isinstance(error, PilotageError):
         return ErrorBody(code=code, message=str(error))
     message = f"{error.subject}: {error.what}" if error.subject else error.what

@@ -114,8 +114,8 @@ def _answer(status: int, body: ErrorBody, headers: Mapping[str, str]) -> AnyResp
 
 def _faulty(error: ValidationException) -> str:
     parts = error.extra if isinstance(error.extra, list) else []
-    told = "; ".join(f"{part.get('key', 'parameter')}: {part.get('message', '')}" for part in parts)
-    return told or error.detail
+    faults = "; ".join(f"{part.get('key', 'parameter')}: {part.get('message', '')}" for part in parts)
+    return faults or error.detail
 
 
 # Parts of the OpenAPI document that the signatures of the handlers do not give: the batch of events, the token.
@@ -349,23 +349,23 @@ def _translated(handler: Handler) -> Any:
     asked = inspect.signature(handler).parameters
     is_asked = "request" in asked
 
-    async def answer(request: AnyRequest, **said: Any) -> Any:
+    async def answer(request: AnyRequest, **arguments: Any) -> Any:
         if is_asked:
-            said["request"] = _FrameworkAsk(request)
-        told = await handler(services=services_of(request.scope), **said)
-        return _reply(told) if isinstance(told, Reply) else told
+            arguments["request"] = _FrameworkAsk(request)
+        result = await handler(services=services_of(request.scope), **arguments)
+        return _reply(result) if isinstance(result, Reply) else result
 
     hints = {name: _kind(known[name]) for name in asked if name not in ("request", "services")}
-    said = [
+    parameters = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=asked[name].default, annotation=hint)
         for name, hint in hints.items()
     ]
     request = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=AnyRequest)
-    told = known["return"]
-    returned = Response[get_args(told)[0]] if get_origin(told) is Reply else told  # type: ignore[misc]
+    declared = known["return"]
+    returned = Response[get_args(declared)[0]] if get_origin(declared) is Reply else declared  # type: ignore[misc]
     answer.__name__, answer.__qualname__, answer.__doc__ = handler.__name__, handler.__qualname__, handler.__doc__
     answer.__annotations__ = {"request": AnyRequest, **hints, "return": returned}
-    answer.__signature__ = inspect.Signature([request, *said], return_annotation=returned)  # type: ignore[attr-defined]
+    answer.__signature__ = inspect.Signature([request, *parameters], return_annotation=returned)  # type: ignore[attr-defined]
     return answer
 
 
@@ -375,12 +375,12 @@ def _kind(hint: Any) -> Any:
     assert isinstance(parameter, Parameter)
     if parameter.place == "body":
         return _json_body[kind]
-    told = {
+    options = {
         name: value
         for name in ("description", "name", "ge", "le", "max_length")
         if (value := getattr(parameter, name)) not in (None, "")
     }
-    return Annotated[kind, _KINDS[parameter.place](**told)]
+    return Annotated[kind, _KINDS[parameter.place](**options)]
 
 
 class _FrameworkAsk(ApiRequest):

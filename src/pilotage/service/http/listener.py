@@ -331,15 +331,15 @@ class Certificate:
         except (OSError, ValueError):
             return  # it was loaded, so it works; only its expiry is unknown
         if days < WARN_DAYS:
-            told = "has expired" if days < 0 else f"expires in {int(days)} days"
-            self._warn(f"the certificate {self._files.certificate} {told}; `pilotage tls init` makes a new one")
+            expiry = "has expired" if days < 0 else f"expires in {int(days)} days"
+            self._warn(f"the certificate {self._files.certificate} {expiry}; `pilotage tls init` makes a new one")
 
     def _state(self) -> tuple[tuple[int, int, int], ...]:
         found = []
         for path in (self._files.certificate, self._files.key):
             try:
-                seen = Path(path).stat()
-                found.append((seen.st_ino, seen.st_mtime_ns, seen.st_size))
+                status = Path(path).stat()
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
             except OSError:
                 found.append((0, 0, 0))
         return tuple(found)

@@ -47,8 +47,8 @@ def principal_of(access: Access, scope: Any) -> Principal:
 
 def length_of(scope: Any) -> int | None:
     """The length of a body according to its header; None if the header is missing or odd."""
-    said = header_of(scope, b"content-length")
-    return int(said) if _LENGTH.fullmatch(said) is not None else None
+    length = header_of(scope, b"content-length")
+    return int(length) if _LENGTH.fullmatch(length) is not None else None
 
 
 async def piece_of(receive: Receive) -> tuple[bytes, bool]:

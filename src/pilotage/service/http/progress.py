@@ -198,8 +198,8 @@ def _unpublished_group(progress: Progress, fault: Unpublished, *, next_step: str
 
 async def _words_of(services: Services, backend: JobBackend, site: str) -> str:
     """What a site reported, or else its last pilot printed, to follow the message about its trouble."""
-    if said := backend.jobs.site_message(site):
-        return f": {said}"
+    if message := backend.jobs.site_message(site):
+        return f": {message}"
     words = await services.ask(_last_words, services, site)
     return f"; the last one printed: {words}" if words else ""
 

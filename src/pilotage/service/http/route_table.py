@@ -66,9 +66,9 @@ class RouteTable:
             return found
         parts = path.split("/")
         for template, route in self._by_parts.get((method, len(parts)), ()):
-            said = _matched(template, parts)
-            if said is not None:
-                return route, said
+            parameters = _matched(template, parts)
+            if parameters is not None:
+                return route, parameters
         for prefix, name, route in self._by_prefix:
             if path.startswith(prefix) and route.method in (method, "*"):
                 return route, {name: path.removeprefix(prefix)}
@@ -77,12 +77,12 @@ class RouteTable:
 
 def _matched(template: list[str], parts: list[str]) -> dict[str, str] | None:
     """The parameters of a path that matches a template."""
-    said: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for wanted, part in zip(template, parts, strict=True):
         if wanted.startswith("{"):
             if not part:
                 return None
-            said[wanted[1:-1].partition(":")[0]] = part
+            parameters[wanted[1:-1].partition(":")[0]] = part
         elif wanted != part:
             return None
-    return said
+    return parameters

@@ -147,25 +147,25 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
             require_scopes(principal, self.needs)
 
 
-def get(path: str, **told: Any) -> Callable[[Handler], Route]:
+def get(path: str, **fields: Any) -> Callable[[Handler], Route]:
     """Make a function the GET handler of a path; keywords as in `Route`."""
-    return lambda handler: Route(method="GET", path=path, handler=handler, **told)
+    return lambda handler: Route(method="GET", path=path, handler=handler, **fields)
 
 
-def post(path: str, *, status: int = 201, **told: Any) -> Callable[[Handler], Route]:
+def post(path: str, *, status: int = 201, **fields: Any) -> Callable[[Handler], Route]:
     """Make a function the POST handler of a path."""
-    return lambda handler: Route(method="POST", path=path, handler=handler, status=status, **told)
+    return lambda handler: Route(method="POST", path=path, handler=handler, status=status, **fields)
 
 
-def change(path: str, **told: Any) -> Callable[[Handler], Route]:
+def change(path: str, **fields: Any) -> Callable[[Handler], Route]:
     """Make a function the PATCH handler of a path."""
-    return lambda handler: Route(method="PATCH", path=path, handler=handler, answered_by="framework", **told)
+    return lambda handler: Route(method="PATCH", path=path, handler=handler, answered_by="framework", **fields)
 
 
-def end(path: str, **told: Any) -> Callable[[Handler], Route]:
+def end(path: str, **fields: Any) -> Callable[[Handler], Route]:
     """Make a function the DELETE handler of a path."""
     return lambda handler: Route(
-        method="DELETE", path=path, handler=handler, status=204, answered_by="framework", **told
+        method="DELETE", path=path, handler=handler, status=204, answered_by="framework", **fields
     )
 
 

@@ -44,15 +44,15 @@ class Waiter:
     def __init__(self) -> None:
         """Wait on the running loop."""
         self.loop = asyncio.get_running_loop()
-        self.heard = asyncio.Event()
+        self.news = asyncio.Event()
 
     async def wait(self, *, wait_seconds: float) -> bool:
         """Wait until something may be new; False on timeout."""
         try:
-            await asyncio.wait_for(self.heard.wait(), wait_seconds)
+            await asyncio.wait_for(self.news.wait(), wait_seconds)
         except TimeoutError:
             return False
-        self.heard.clear()
+        self.news.clear()
         return True
 
 
@@ -98,7 +98,7 @@ class CommitSignal:
 
 def _wake(listeners: Iterable[Waiter]) -> None:
     for waiter in listeners:
-        waiter.loop.call_soon_threadsafe(waiter.heard.set)
+        waiter.loop.call_soon_threadsafe(waiter.news.set)
 
 
 # Caching of expensive answers.
@@ -128,8 +128,8 @@ class AnswerCache:
         now = self._seconds()
         known = self._known.get(name)
         if known is not None and (known[0] == mark or (known[1] == phase and now < known[2])):
-            told: Result = known[3]
-            return told
+            result: Result = known[3]
+            return result
         made = make()
         after = self._seconds()
         self._known[name] = (mark, phase, after + pace * (after - now), made)
@@ -268,7 +268,7 @@ class Services:
             codec=self.codec,
             clock=clock,
             stream=f"housekeeping-{secrets.token_hex(6)}",
-            done=self._seen_to,
+            done=self._on_retention,
         )
         self.package_names = PackageNames(journal, self._expansion_of)
         self.targets = Targets(journal, self.package_names)
@@ -286,7 +286,7 @@ class Services:
     def trouble(self, *folders: str) -> str:
         """What prevents writing, of the book or into folders; empty if nothing does."""
         places = [*([str(self._state_folder)] if self._state_folder is not None else []), *folders]
-        full = next((told for each in places if each and (told := no_room(each))), "")
+        full = next((reason for each in places if each and (reason := no_room(each))), "")
         return full or self.journal.trouble or self.writer.trouble
 
     def _expansion_of(self, job: str) -> Expansion | None:
@@ -302,7 +302,7 @@ class Services:
         """The change counters of a job; None if only the job itself tells."""
         return self.unusual.marks(job) if self.writer.alive else None
 
-    def _seen_to(self, action: Action) -> None:
+    def _on_retention(self, action: Action) -> None:
         """A finished job was cleared, sealed or purged: the runner may release it."""
         if self.backend is not None:
             self.backend.jobs.note_retained(action)

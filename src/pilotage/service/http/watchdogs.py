@@ -194,11 +194,11 @@ def _is_another(file: Path, ours: tuple[int, int]) -> bool:
 def end_children(*, grace_seconds: float = GRACE_SECONDS) -> None:
     """End all child processes: with a signal, and by force those that ignore it."""
     until = time.monotonic() + grace_seconds
-    told: set[int] = set()
+    signalled: set[int] = set()
     while left := _children():
-        for pid in left.difference(told):
+        for pid in left.difference(signalled):
             _signal(pid, signal.SIGTERM)
-        told |= left
+        signalled |= left
         if time.monotonic() >= until:
             for pid in left:
                 _signal(pid, signal.SIGKILL)

@@ -254,8 +254,8 @@ class ActiveJobs:
             for key, made in found.items():
                 if key not in faults:
                     number = keys[folder, key]
-                    told = {"adopted": made.manifest, "message": made_before(made.ref)}
-                    work[number] = msgspec.structs.replace(work[number], **told)
+                    changes = {"adopted": made.manifest, "message": made_before(made.ref)}
+                    work[number] = msgspec.structs.replace(work[number], **changes)
         return work
 
     def _recall(self, job: str) -> ActiveJob | None:

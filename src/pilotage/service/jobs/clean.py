@@ -337,11 +337,11 @@ class _Search:
             if self._now.may_make(name):
                 maybe_made += 1
                 continue
-            told = self._examined(there[name], wanted[name], users)
-            if isinstance(told, StayingFile):
-                kept.append(told)
+            examined = self._examined(there[name], wanted[name], users)
+            if isinstance(examined, StayingFile):
+                kept.append(examined)
             else:
-                files.append(told)
+                files.append(examined)
         used = self._used_by_documents(files)
         kept += used.values()
         return ObsoleteFiles(

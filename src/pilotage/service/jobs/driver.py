@@ -48,7 +48,7 @@ class StepHandler(Protocol):
         """Make a core from the book, after finishing what an earlier service left half done."""
         ...
 
-    def heard(self, pilot: str) -> StreamRow | None:
+    def received_stream(self, pilot: str) -> StreamRow | None:
         """How far an agent's stream was received, from the book; for agents unknown to the core."""
         ...
 
@@ -292,9 +292,9 @@ class Driver:
     def _step(self, core: Core, inbox: Sequence[Input], logs: Sequence[AgentMessage]) -> None:
         for message in inbox:
             if isinstance(message, Exchange) and not core.knows(message.pilot):
-                heard = self._handler.heard(message.pilot)
-                if heard is not None:
-                    core.recall(heard)
+                row = self._handler.received_stream(message.pilot)
+                if row is not None:
+                    core.recall(row)
         kept = [text for says in logs for text in own_logs(core.engine, says, ran=self._handler.ran)]
         self.yielding.yield_thread()
         now, began = self._clock.now(), time.monotonic()
@@ -378,14 +378,14 @@ class Driver:
         if outbox.effects:
             self._handler.carry_out(outbox.effects)
 
-    def _tell(self, told: Answer) -> None:
-        future = self._askers.pop(told.token, None)
+    def _tell(self, answer: Answer) -> None:
+        future = self._askers.pop(answer.token, None)
         if future is None:
             return
-        if isinstance(told.outcome, Refused):
-            fail(future, OperationRefused(told.outcome))
+        if isinstance(answer.outcome, Refused):
+            fail(future, OperationRefused(answer.outcome))
         elif future.set_running_or_notify_cancel():
-            future.set_result(told.outcome)
+            future.set_result(answer.outcome)
 
     def _end(self) -> None:
         """Fail all waiting callers."""

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Ask = Callable[[Callable[[Engine], Result]], "Future[Result]"]
 
-TOLD_MAX = 1000
+NAMES_MAX = 1000
 """Names of removed and kept files in an answer; the book has all of them."""
 _EVENT_BYTES = 64 * 1024  # of the names in one event, or one name more
 _EVENTS_AT_ONCE = 1000
@@ -161,8 +161,8 @@ class Removals:
         manifests = Manifests(self._journal)
         for each in standing:
             who = f"{each.readers[0]} reads it" if each.readers else "it was still being read"
-            told = f"{who}: ask again when that is over"
-            kept = [KeptFile(name=file.name, reason="read", message=told) for file in manifests.of(each.ref) or ()]
+            message = f"{who}: ask again when that is over"
+            kept = [KeptFile(name=file.name, reason="read", message=message) for file in manifests.of(each.ref) or ()]
             total = _sum(total, _RemovalOutcome([], [], kept))
         return total
 
@@ -216,14 +216,14 @@ class Removals:
             return KeptFile(name=name, reason="made", message=f"the job {maker} has made or adopted it since")
         there = self._tree.look_up(folder, [name]).get(name)
         for other in others:
-            told = f"the unfinished job {other.job}"
+            other_job = f"the unfinished job {other.job}"
             inner = name_in(other.folder, folder=folder, name=name)
             if inner and (other.uses.makes(inner) or other.uses.may_make(inner)):
-                return KeptFile(name=name, reason="made", message=f"{told} makes it as well")
+                return KeptFile(name=name, reason="made", message=f"{other_job} makes it as well")
             if inner and other.uses.reads(inner):
-                return KeptFile(name=name, reason="read", message=f"{told} reads it")
+                return KeptFile(name=name, reason="read", message=f"{other_job} reads it")
             if there is not None and identity(there) in other.files_read:
-                return KeptFile(name=name, reason="read", message=f"{told} reads it through a link")
+                return KeptFile(name=name, reason="read", message=f"{other_job} reads it through a link")
         return None
 
     def _others(self, job: str) -> Iterator[_Other]:
@@ -251,8 +251,8 @@ class Removals:
             assert isinstance(checked, Checked)
             events.append(checked)
         self._writer.submit(Batch(events, own=True)).result()
-        told = "%s: %d files were removed, %d were gone, %d are kept"
-        log.info(told, ordered.ref, len(dealt.removed), len(dealt.gone), len(dealt.kept))
+        text = "%s: %d files were removed, %d were gone, %d are kept"
+        log.info(text, ordered.ref, len(dealt.removed), len(dealt.gone), len(dealt.kept))
 
 
 class _Other(NamedTuple):
@@ -270,16 +270,16 @@ def _changed(file: OutputFile) -> KeptFile:
 
 def _in_events(by: str, dealt: _RemovalOutcome) -> Iterator[FilesRemoved]:
     """The outcome, in as many events as it takes; the last one says so."""
-    told: dict[str, list[str | KeptFile]] = {}
+    fields: dict[str, list[str | KeptFile]] = {}
     size_bytes = 0
     for kind, what in _each(dealt):
         more = len(_encode(what))
-        if told and size_bytes + more > _EVENT_BYTES:
-            yield msgspec.convert({"by": by, "more": True, **told}, FilesRemoved)
-            told, size_bytes = {}, 0
-        told.setdefault(kind, []).append(what)
+        if fields and size_bytes + more > _EVENT_BYTES:
+            yield msgspec.convert({"by": by, "more": True, **fields}, FilesRemoved)
+            fields, size_bytes = {}, 0
+        fields.setdefault(kind, []).append(what)
         size_bytes += more
-    yield msgspec.convert({"by": by, **told}, FilesRemoved)
+    yield msgspec.convert({"by": by, **fields}, FilesRemoved)
 
 
 def _each(dealt: _RemovalOutcome) -> Iterator[tuple[str, str | KeptFile]]:
@@ -295,6 +295,6 @@ def _sum(total: LineFiles, dealt: _RemovalOutcome) -> LineFiles:
         removed_bytes=total.removed_bytes + sum(file.size_bytes for file in dealt.removed),
         gone=total.gone + len(dealt.gone),
         kept=total.kept + len(dealt.kept),
-        removed_names=names[:TOLD_MAX],
-        kept_files=(*total.kept_files, *dealt.kept)[:TOLD_MAX],
+        removed_names=names[:NAMES_MAX],
+        kept_files=(*total.kept_files, *dealt.kept)[:NAMES_MAX],
     )

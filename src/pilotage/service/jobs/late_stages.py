@@ -125,7 +125,7 @@ class Expander:
         granted = self._ask(lambda engine: _granted(engine, effect.job, late.packages)).result()
         made = self._made(effect.job, expansion, granted)
         produced = {number: [file.name for file in manifest] for number, manifest in made.items()}
-        grown, after, (told, *along) = expand_late_stage(
+        grown, after, (expanded, *along) = expand_late_stage(
             self._journal, expansion, stage=effect.stage, produced=produced
         )
         self._growing.offer_expansion(effect.job, effect.stage, Expanded(expansion=grown, plan=after))
@@ -135,7 +135,7 @@ class Expander:
                 stage=effect.stage,
                 revision=effect.revision,
                 plan=after,
-                expanded=told,
+                expanded=expanded,
                 along=along,
                 adopted=self._adopted(effect.job, grown, range(expansion.count, grown.count)),
                 left_out=sorted(grown.left_out - expansion.left_out),

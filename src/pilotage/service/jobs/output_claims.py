@@ -204,8 +204,8 @@ class GrantedFiles:
                 attempt = (event.row.stage, event.row.line, event.row.number, event.row.attempt)
                 if event.row.type == "CommitGranted":
                     granted += made.pop(attempt, ())
-                elif (told := _made(event.row.data).manifest) is not None:
-                    made[attempt] = told
+                elif (manifest := _made(event.row.data).manifest) is not None:
+                    made[attempt] = manifest
             if granted:
                 self._index.claim(folder, row.job, granted)
                 found += len(granted)

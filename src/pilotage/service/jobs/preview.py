@@ -124,10 +124,10 @@ def _parameters(parameters: Mapping[str, Parameter]) -> tuple[PlannedParameter, 
     )
 
 
-def _admitted(said: Refused | tuple[str, ...]) -> tuple[str, ...]:
-    if isinstance(said, Refused):
-        raise OperationRefused(said)
-    return said
+def _admitted(verdict: Refused | tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(verdict, Refused):
+        raise OperationRefused(verdict)
+    return verdict
 
 
 class _Examined(NamedTuple):

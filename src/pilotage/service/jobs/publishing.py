@@ -67,11 +67,11 @@ class Publisher:
         """Hold the job of an attempt whose files cannot be published now, until it is released."""
         log.warning("%s: %s", ref, fault)
         self._waiting.setdefault(ref.job, {})[ref] = folder
-        told = f"the outputs of {ref.package} cannot be published: {fault.subject}: {fault.what}"
+        message = f"the outputs of {ref.package} cannot be published: {fault.subject}: {fault.what}"
         self._faults[ref.job] = Unpublished(
-            package=ref.package, attempt=ref.attempt, what=told, next_step=fault.next_step
+            package=ref.package, attempt=ref.attempt, what=message, next_step=fault.next_step
         )
-        self._hold(ref.job, told)
+        self._hold(ref.job, message)
 
     def discard(self, folder: str, ref: AttemptRef) -> None:
         """Remove the staged files of an attempt whose result is not used."""

@@ -101,19 +101,19 @@ _KNOWN_AT_THE_SITE = frozenset({"keep_failed"})
 def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str, str]]:
     """Settings without effect for a single package, and those that depend on the site, which they help to choose."""
     levels = [definition.environment, package.environment, *(each.environment for each in package.binaries)]
-    said = {name for level in levels for name in level.setting}
+    given = {name for level in levels for name in level.setting}
     for binary in package.binaries:
         agreed, differing = described_settings(definition, package, binary)
-        said.update(agreed)
+        given.update(agreed)
         for name in differing:
             if name in _SETTINGS:
-                said.add(name)
-            elif name not in said and name not in _KNOWN_AT_THE_SITE:
+                given.add(name)
+            elif name not in given and name not in _KNOWN_AT_THE_SITE:
                 yield (
                     f"the setting {name} of the software {binary.software!r}, which differs by infrastructure",
                     "set it for the release, or for the package: demands must be known before the site is chosen",
                 )
-    yield from ((f"the setting {name} of a package", why) for name, why in _SETTINGS.items() if name in said)
+    yield from ((f"the setting {name} of a package", why) for name, why in _SETTINGS.items() if name in given)
 
 
 def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:

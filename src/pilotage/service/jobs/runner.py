@@ -212,7 +212,7 @@ class Runner:
 
     def site_message(self, site: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""
-        return self._workers.said(site)
+        return self._workers.last_error(site)
 
     def change_sites(
         self,
@@ -436,8 +436,8 @@ class Runner:
             if package in staged:
                 continue
             with suppress(OperationRefused):  # a running package reads the outputs, so they exist for it
-                told = "its outputs are gone, and needed"
-                self._driver.operate(Restart(job=job, package=package, message=told)).result()
+                message = "its outputs are gone, and needed"
+                self._driver.operate(Restart(job=job, package=package, message=message)).result()
                 count += 1
         return count
 
@@ -458,11 +458,11 @@ class Runner:
         mended = sum([self._commit_handler.recover(core.engine, job) for job in core.engine.state.jobs.by_id])
         if core.engine.state.jobs.by_id:
             unfinished = len(unfinished_jobs(core.engine))
-            told = "resumed from the book: %d jobs, %d of them unfinished; published the files of %d granted packages"
-            log.info(told, len(core.engine.state.jobs.by_id), unfinished, mended)
+            text = "resumed from the book: %d jobs, %d of them unfinished; published the files of %d granted packages"
+            log.info(text, len(core.engine.state.jobs.by_id), unfinished, mended)
         return core
 
-    def heard(self, pilot: str) -> StreamRow | None:
+    def received_stream(self, pilot: str) -> StreamRow | None:
         """How far an agent's stream was received, from the book."""
         return self._journal.stream("agent", pilot)
 
@@ -490,8 +490,8 @@ class Runner:
     def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
         """The reply without attempts whose inputs are not published yet: they did not fail, and come later."""
         for each in early:
-            told = "its inputs are not published yet"
-            again = Reschedule(job=each.ref.job, package=each.ref.package, message=told)
+            message = "its inputs are not published yet"
+            again = Reschedule(job=each.ref.job, package=each.ref.package, message=message)
             self._driver.receive(OperationRequest(token=_NOBODY, operation=again))
         return msgspec.structs.replace(
             reply, assignments=tuple(each for each in reply.assignments if each not in early)

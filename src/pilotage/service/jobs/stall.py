@@ -99,8 +99,8 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
 
 def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
     number = job.status.index(PackageStatus.READY)
-    told = [why for why in explain(engine.state, job, number).reasons if why.code in ("site-unable", "no-site")]
-    why = "; ".join(f"{each.subject}: {each.message}" if each.subject else each.message for each in told[:3])
+    reasons = [why for why in explain(engine.state, job, number).reasons if why.code in ("site-unable", "no-site")]
+    why = "; ".join(f"{each.subject}: {each.message}" if each.subject else each.message for each in reasons[:3])
     ready = job.counts[PackageStatus.READY]
     what = job.dotted(number) if ready == 1 else f"{ready} packages, {job.dotted(number)} first,"
     next_step = f"ask for less in the document, add a site that has it, or pilotage kill {job.id}"
@@ -146,13 +146,13 @@ def _trouble(engine: Engine, job: JobState) -> tuple[str, str]:
             continue
         if site.name in needed and not site.answers:
             return site.name, f"site {site.name} does not answer"
-        if (told := silence_text(site)) and (waiting or _is_unheard(job, site)):
-            return "", f"{told}; next: pilotage site test {site.name}"
+        if (silence := silence_text(site)) and (waiting or _is_unheard(job, site)):
+            return "", f"{silence}; next: pilotage site test {site.name}"
         if (died := _dead_starts(site)) and (waiting or site.name in needed):
             return site.name, f"no pilot could start at {site.name}: {died}{_tried_again(engine, [site])}"
         if waiting and (sleep := site.profile.sleep) is not None and sleep.reason == "probe-failed":
-            told = f"no pilot started at {site.name} when it was probed: {sleep.message}"
-            return "", f"{told}; next: pilotage site test {site.name}"
+            message = f"no pilot started at {site.name} when it was probed: {sleep.message}"
+            return "", f"{message}; next: pilotage site test {site.name}"
         if site.name in needed and site.asleep and _waits_for(engine, job, site):
             return "", f"site {site.name} hibernates: see pilotage site explain {site.name}"
     return "", ""
@@ -178,15 +178,15 @@ def _all_asleep(engine: Engine, waiting: list[QueueClass]) -> str:
     """The message if all sites that could run a waiting package hibernate; else empty."""
     for queue in waiting:
         able = engine.state.placement.possible_sites(queue) if queue.ready else []
-        told = [
+        asleep = [
             f"{site.name} ({sleep.reason.replace('-', ' ')}: {sleep.message})"
             for site in able
             if (sleep := site.profile.sleep) is not None
         ]
-        if told and len(told) == len(able):
+        if asleep and len(asleep) == len(able):
             names = " ".join(site.name for site in able[:_NAMED_MAX])
-            more = f" and {len(told) - _NAMED_MAX} more" if len(told) > _NAMED_MAX else ""
-            listed = ", ".join(told[:_NAMED_MAX])
+            more = f" and {len(asleep) - _NAMED_MAX} more" if len(asleep) > _NAMED_MAX else ""
+            listed = ", ".join(asleep[:_NAMED_MAX])
             again = _tried_again(engine, able)
             return f"all sites that could run it hibernate: {listed}{more}{again}; next: pilotage site wake {names}"
     return ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pilotage.book.codec import Codec
 from pilotage.book.rows.ledger import Changes
 from pilotage.book.rows.rows import JobRow, PilotRow, StreamRow
-from pilotage.book.rows.streams import heard_by, highest_of, size, stream_row
+from pilotage.book.rows.streams import highest_of, received_ranges, size, stream_row
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.past_pilots import EndedPilots, ended_pilots
 from pilotage.engine.restore import JobSnapshot, Snapshot, holds_in, next_number
@@ -65,7 +65,7 @@ def fill_stream_gaps(journal: Journal, streams: Sequence[StreamRow]) -> None:
     Loaded jobs leave gaps in it, and a stream with gaps makes every batch more expensive.
     """
     for row in streams:
-        if row.stream == ENGINE_STREAM and (missing := (last := highest_of(row)) - size(heard_by(row))):
+        if row.stream == ENGINE_STREAM and (missing := (last := highest_of(row)) - size(received_ranges(row))):
             with journal.transaction() as ledger:
                 ledger.write(Changes(streams=[stream_row(row, [(1, last)])], forgotten=missing))
 

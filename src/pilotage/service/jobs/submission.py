@@ -55,7 +55,7 @@ from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
 from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
 from pilotage.service.works.capture import wanted_column
-from pilotage.service.works.reuse import EarlierResult, adopt, said_to_be_done
+from pilotage.service.works.reuse import EarlierResult, adopt, declared_done
 
 __all__ = [
     "Captured",
@@ -151,7 +151,7 @@ def prepare(
             raise SubmissionError(
                 "a file that the job brings along was not sent", subject=name, next_step="send its content first"
             )
-    adopted = said_to_be_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
+    adopted = declared_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
     registered = JobRegistered(
         owner=owner,
         name=checked.definition.job,
@@ -284,12 +284,12 @@ def expand_late_stage(
     before = expansion.resolved.lists
     more = {key: names for key, names in grown.resolved.lists.items() if key not in before}
     shapes = shapes_of(grown)
-    told = StageExpanded(
+    grown_stage = StageExpanded(
         stage=stage, shape=shapes[stage - 1], lists={f"stage-{stage}": journal.put_content(_encode(more))}
     )
     still_late = {late.stage for late in grown.late}
     along = [late.stage for late in expansion.late if late.stage != stage and late.stage not in still_late]
-    return grown, plan_of(grown), [told, *(StageExpanded(stage=each, shape=shapes[each - 1]) for each in along)]
+    return grown, plan_of(grown), [grown_stage, *(StageExpanded(stage=each, shape=shapes[each - 1]) for each in along)]
 
 
 def _read(document: dict[str, Any], file: str) -> Definition:
@@ -426,8 +426,8 @@ def _growth(journal: Journal, row: JobRow) -> list[StageExpanded]:
     while True:
         page = journal.find_events(_STAGE_EXPANDED, after=after, limit=_EVENTS_AT_ONCE, job=row)
         for event in page.items:
-            told = _expanded.decode(event.row.data)
-            found[told.stage] = told
+            stage = _expanded.decode(event.row.data)
+            found[stage.stage] = stage
             after = event.row.position
         if not page.more:
             return list(found.values())

@@ -32,7 +32,7 @@ from pilotage.book.rows.rows import (
     keys_of,
     packed,
 )
-from pilotage.book.rows.streams import Range, contains, heard_by, ranges_of, size, stream_row, united
+from pilotage.book.rows.streams import Range, contains, ranges_of, received_ranges, size, stream_row, united
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import FoundEvent, Journal, JournalError
@@ -364,24 +364,26 @@ class _Comparison:
             source, stream, n = identity_of(parked)
             waiting.setdefault((source, stream), []).append(n)
         stored = all_rows(self._journal, StreamRow)
-        heard = {(row.source, row.stream): heard_by(row) for row in stored}
-        kept = {(row.source, row.stream): heard_by(row) for row in all_rows(self._scratch, StreamRow)}
-        right = {name: united([*kept.get(name, []), *ranges_of(waiting.get(name, []))]) for name in heard}
+        received = {(row.source, row.stream): received_ranges(row) for row in stored}
+        kept = {(row.source, row.stream): received_ranges(row) for row in all_rows(self._scratch, StreamRow)}
+        right = {name: united([*kept.get(name, []), *ranges_of(waiting.get(name, []))]) for name in received}
         if self._forgotten:
             # Only the number of deleted events is known, not which ones: their streams are left as they are.
-            self._count_heard(heard, right)
-            right = {name: united([*ranges, *heard[name]]) for name, ranges in right.items()}
+            self._count_received(received, right)
+            right = {name: united([*ranges, *received[name]]) for name, ranges in right.items()}
         mended = []
         for row in stored:
             name = (row.source, row.stream)
             mended.append(stream_row(row, right[name]))
-            if heard[name] != right[name]:
-                self._note("streams", " ".join(name), _unlike(heard[name], right[name]))
+            if received[name] != right[name]:
+                self._note("streams", " ".join(name), _unlike(received[name], right[name]))
         if mend and mended != stored:
             self._put(StreamRow, mended)
 
-    def _count_heard(self, heard: dict[tuple[str, str], list[Range]], kept: dict[tuple[str, str], list[Range]]) -> None:
-        counted = sum(size(ranges) for ranges in heard.values())
+    def _count_received(
+        self, received: dict[tuple[str, str], list[Range]], kept: dict[tuple[str, str], list[Range]]
+    ) -> None:
+        counted = sum(size(ranges) for ranges in received.values())
         expected = sum(size(ranges) for ranges in kept.values()) + self._forgotten
         if counted != expected:
             self._note("streams", "all", f"have received {counted:,} events; {expected:,} are stored or were deleted")
@@ -423,8 +425,8 @@ def _before_five(keys: Keys) -> Keys:
     return {**held, Register.REQUESTED: max(keys[Register.SUBMITTED], keys.get(Register.REQUESTED, (0, 0, 0, 0, "")))}
 
 
-def _unlike(heard: list[Range], right: list[Range]) -> str:
-    missing = next((first for first, _ in right if not contains(heard, first)), None)
+def _unlike(received: list[Range], right: list[Range]) -> str:
+    missing = next((first for first, _ in right if not contains(received, first)), None)
     return f"has not received {missing}, which is stored" if missing is not None else "has received unknown events"
 
 

@@ -255,9 +255,11 @@ def clear_job(job: str, by: ClearedBy, *, journal: Journal, writer: Writer, code
     """Record durably that a job is cleared. Doing it again changes nothing. Raises `OperationRefused`."""
     row = journal.job(job)
     if row is None or row.state not in FINAL_NAMES:
-        told = "there is no such job" if row is None else f"the job {job} is not over: {row.state}"
+        message = "there is no such job" if row is None else f"the job {job} is not over: {row.state}"
         code: RefusedCode = "unknown-job" if row is None else "job-unfinished"
-        raise OperationRefused(Refused(code=code, message=told, subject=job, next_step="wait for its end, or kill it"))
+        raise OperationRefused(
+            Refused(code=code, message=message, subject=job, next_step="wait for its end, or kill it")
+        )
     if row.cleared_at is not None:
         return Accepted(operation=0, events=0)
     # a stream of its own

@@ -96,14 +96,14 @@ class SubscriptionDeliveries:
         now = self._clock.now()
         if fault is None:
             pause = self._subscriptions.notifiers[row.transport].pause_seconds
-            self._subscriptions.told(row, through=through, fault="", next_at=now + pause if pause else 0.0)
+            self._subscriptions.record_turn(row, through=through, fault="", next_at=now + pause if pause else 0.0)
             return
         attempts = 1 if through is not None else row.attempts + 1
         wait = max(retry_seconds(attempts, chance=self._chance()), min(fault.after_seconds or 0.0, LOOK_SECONDS_MAX))
         log.warning(
             "subscription %s of %s: %s; try %d, again in %.0f s", row.subscription, row.owner, fault, attempts, wait
         )
-        self._subscriptions.told(row, through=through, fault=str(fault), next_at=now + wait)
+        self._subscriptions.record_turn(row, through=through, fault=str(fault), next_at=now + wait)
 
     def _send(self, row: SubscriptionRow, queued: Sequence[NoticeRow]) -> tuple[Number | None, NotDelivered | None]:
         """Send as much as one turn allows; returns the last number delivered, and the error that stopped it."""

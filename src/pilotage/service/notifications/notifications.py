@@ -89,15 +89,15 @@ class Digests:
         if self._mailer is None:
             return
         changes = joined.changes
-        told: set[Recipient] = set()
+        recipients: set[Recipient] = set()
         found = digests.failures(changes)
         if found:
-            told |= self._count(found, ledger)
+            recipients |= self._count(found, ledger)
         for job in changes.jobs:
             if digests.ended(job):
-                told |= self._end(job, ledger)
-        if told:
-            self._wake(told)
+                recipients |= self._end(job, ledger)
+        if recipients:
+            self._wake(recipients)
 
     def _count(self, found: Iterable[Failure], ledger: Ledger) -> set[Recipient]:
         owners: dict[int, Mapping[Audience, str | None]] = {}

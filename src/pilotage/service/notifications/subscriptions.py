@@ -262,7 +262,7 @@ class Subscriptions:
                 return None
             return known.row, found
 
-    def told(self, sent: SubscriptionRow, *, through: Number | None, fault: str, next_at: float) -> None:
+    def record_turn(self, sent: SubscriptionRow, *, through: Number | None, fault: str, next_at: float) -> None:
         """Record the outcome of a turn: delivered up to a number, perhaps a fault, and when to continue."""
         with self._transaction() as ledger:
             if through is not None:

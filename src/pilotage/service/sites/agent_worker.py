@@ -98,7 +98,7 @@ class AgentSite:
         expected: Expected,
         unknown: Unknown = all_known,
         unheard: Expected = tuple,
-        told: SiteSeen | None = None,
+        last_report: SiteSeen | None = None,
     ) -> None:
         """Take where reports go, and what knows which keys should be at the site; nothing runs before `start`.
 
@@ -115,14 +115,16 @@ class AgentSite:
         self._change = threading.Condition()
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
         self._number = 0
-        self._given, self._heard = 0, 0  # the last number sent to the agent, and the last one it acknowledged
+        self._given, self._acknowledged = 0, 0  # the last number sent to the agent, and the last one it acknowledged
         self._waiting: _Waiting | None = None
         self._heard_at = settings.clock()
         self._last_at = float("-inf")  # when it was last heard
-        self._answers = told.answers if told is not None else None
-        self._message = told.message if told is not None else ""  # the last message about what delays work
-        self._told = True  # whether the batch system answers, as the agent last reported
-        self._missed = told is not None and told.message == NOT_YET  # the agent has not been heard, or not for too long
+        self._answers = last_report.answers if last_report is not None else None
+        # the last message about what delays work
+        self._message = last_report.message if last_report is not None else ""
+        self._batch_answers = True  # whether the batch system answers, as the agent last reported
+        # the agent has not been heard, or not for too long
+        self._missed = last_report is not None and last_report.message == NOT_YET
         self._token, self._token_until, self._token_made_at = "", 0.0, 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"site {self._site}", daemon=True)
@@ -163,7 +165,7 @@ class AgentSite:
         clock, silent_seconds = self._settings.clock, 2.0 * self._settings.interval_seconds
         until = clock() + patience_seconds
         with self._change:
-            while (now := clock()) < until and not self._stopping and self._to_end(self._heard):
+            while (now := clock()) < until and not self._stopping and self._to_end(self._acknowledged):
                 if now - self._last_at > silent_seconds:
                     return
                 self._change.wait(min(LOOK_SECONDS, until - now))
@@ -191,14 +193,14 @@ class AgentSite:
             self._hear(report)
         if self._missed:  # it is back after being silent
             self._missed = False
-            self._seen(answers=self._told)
+            self._note_answer(answers=self._batch_answers)
         with self._change:
             if self._stopping:
                 answer.set_exception(_stopping())
                 return answer
             before, now = self._waiting, self._settings.clock()
             if says.service == self._id:
-                self._heard = max(self._heard, says.heard)
+                self._acknowledged = max(self._acknowledged, says.heard)
             self._heard_at = self._last_at = now
             leaves = not self._is_as_started(says)
             due_at = now if says.reports or leaves else now + self._settings.interval_seconds
@@ -214,14 +216,14 @@ class AgentSite:
             silent = self._settings.clock() - self._last_at >= self._settings.interval_seconds
         if silent:
             self._missed = True
-            self._seen(answers=False, message=message)
+            self._note_answer(answers=False, message=message)
 
     def _hear(self, report: AnyReport) -> None:
         if report.site != self._site:
             return  # an agent reports for its own site only
         if isinstance(report, SiteSeen):
-            self._told, self._missed = report.answers, False
-            self._seen(answers=report.answers, message=report.message)
+            self._batch_answers, self._missed = report.answers, False
+            self._note_answer(answers=report.answers, message=report.message)
             return
         if isinstance(report, SiteNoticed):
             self._report(report)
@@ -232,7 +234,7 @@ class AgentSite:
                 self._wanted.pop((report.key, True), None)
         self._report(report)
 
-    def _seen(self, *, answers: bool, message: str = "") -> None:
+    def _note_answer(self, *, answers: bool, message: str = "") -> None:
         with self._change:
             before, self._answers = self._answers, answers
             turned = not answers if before is None else answers != before
@@ -259,7 +261,7 @@ class AgentSite:
                 self._answer(waiting)
             elif silent and (not self._missed or self._message == NOT_YET):
                 self._missed = True
-                self._seen(
+                self._note_answer(
                     answers=False,
                     message=f"the site agent was not heard for {self._settings.silent_seconds:g} s",
                 )
@@ -272,9 +274,9 @@ class AgentSite:
         waiting = self._waiting
         if waiting is None:
             return False
-        heard = waiting.says.heard if waiting.says.service == self._id else 0
+        acknowledged = waiting.says.heard if waiting.says.service == self._id else 0
         first = islice(self._wanted.values(), EFFECTS_MAX)  # it is not sent more at once, and the numbers rise
-        return any(number > heard for number, _ in first) or self._settings.clock() >= waiting.due_at
+        return any(number > acknowledged for number, _ in first) or self._settings.clock() >= waiting.due_at
 
     def _patience(self) -> float | None:
         """How long the thread may wait; None: until an exchange arrives."""
@@ -295,15 +297,15 @@ class AgentSite:
             self.want(
                 *(CancelSubmitted(site=self._site, key=key) for key in self._unknown_jobs.overdue(waiting.says.there))
             )
-            told = self._hears(waiting.says, expected, unheard)
+            reply = self._hears(waiting.says, expected, unheard)
         except Exception as fault:  # the caller gets the error
             log.exception("site %s", self._site)
             waiting.answer.set_exception(fault if isinstance(fault, PilotageError) else _stopping())
         else:
-            waiting.answer.set_result(_encode(told))
-            if told.leave:
+            waiting.answer.set_result(_encode(reply))
+            if reply.leave:
                 self._last_at = float("-inf")  # so that the next agent starts without waiting for this one's silence
-            self._given = max(self._given, told.number)
+            self._given = max(self._given, reply.number)
         with self._change:
             self._heard_at = self._settings.clock()
 

@@ -216,12 +216,12 @@ class SitesFileWatcher:
         )
         self._runner.change_sites([each.site for each in found], connections, renewed=renewed, formers=formers)
         self._configured = {each.site.name: each for each in found}
-        told = [
+        changes = [
             f"{word} {', '.join(names)}"
             for word, names in (("new or changed:", sorted(connections)), ("gone:", gone))
             if names
         ]
-        log.warning("the sites have changed: %s", "; ".join(told))
+        log.warning("the sites have changed: %s", "; ".join(changes))
 
     def _run(self) -> None:
         while not self._stopping.wait(self._look_seconds):

@@ -59,7 +59,7 @@ class SiteWorkers:
         returns the keys that should be at a site and have not contacted the service.
         """
         self._tell = report
-        self._seen: dict[str, SiteSeen] = {}  # the last report of each site, by whichever worker
+        self._last_reports: dict[str, SiteSeen] = {}  # the last report of each site, by whichever worker
         self._expected = expected
         self._unknown = unknown
         self._unheard = unheard
@@ -102,8 +102,8 @@ class SiteWorkers:
             else:
                 worker.stop()
         self.left_behind = [worker.left_behind for worker in workers if worker.left_behind]
-        for told in self.left_behind:
-            log.warning("%s", told)
+        for message in self.left_behind:
+            log.warning("%s", message)
 
     @property
     def names(self) -> list[str]:
@@ -122,7 +122,7 @@ class SiteWorkers:
             before.stop()  # before the other starts: two at one site would both submit
             self._tell(SiteNoticed(site=name))  # the new worker lists what is there
         else:
-            self._seen.pop(name, None)  # the last report of a site that is back may be old
+            self._last_reports.pop(name, None)  # the last report of a site that is back may be old
         left = before.left() if before is not None else []
         if former is not None and not isinstance(former, AgentSettings):
             left = self._keep_former(name, former, left)
@@ -131,7 +131,7 @@ class SiteWorkers:
             worker.want(*left)
             self._workers[name] = worker
             if self._running:
-                if name not in self._seen:
+                if name not in self._last_reports:
                     self._tell(first_report(name))
                 worker.start()
 
@@ -207,14 +207,14 @@ class SiteWorkers:
             )
         return worker.exchange(says)
 
-    def said(self, name: str) -> str:
+    def last_error(self, name: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""
-        seen = self._seen.get(name)
-        return seen.message if seen is not None else ""
+        report = self._last_reports.get(name)
+        return report.message if report is not None else ""
 
     def _report(self, report: AnyReport) -> None:
         if isinstance(report, SiteSeen):
-            self._seen[report.site] = report
+            self._last_reports[report.site] = report
         self._tell(report)
 
     def want(self, site: str, effects: Sequence[AtSite]) -> None:
@@ -235,9 +235,15 @@ class SiteWorkers:
             return [key for key in self._expected(name) if key not in elsewhere]
 
         unheard = partial(self._unheard, name)
-        unknown, told, report = partial(self._unknown, name), self._seen.get(name, first_report(name)), self._report
+        unknown, last_report, report = (
+            partial(self._unknown, name),
+            self._last_reports.get(name, first_report(name)),
+            self._report,
+        )
         if isinstance(connection, AgentSettings):
-            return AgentSite(connection, report=report, expected=expected, unknown=unknown, unheard=unheard, told=told)
+            return AgentSite(
+                connection, report=report, expected=expected, unknown=unknown, unheard=unheard, last_report=last_report
+            )
         return SiteWorker(
             name,
             connection,
@@ -246,7 +252,7 @@ class SiteWorkers:
             unknown=unknown,
             unheard=unheard,
             limiter=self._limiter,
-            told=told,
+            last_report=last_report,
         )
 
 

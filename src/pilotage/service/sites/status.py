@@ -25,8 +25,8 @@ def status_of_site(engine: Engine, name: str) -> SiteStatus | None:
     learned = _learned(engine, name)
     closed = _closed(engine, site)
     pilots, (what, words) = site.pilots.values(), silence_summary(site)
-    told = ": ".join(filter(None, (what, words)))
-    mute = [SiteReason(stage="pilots", code="unheard", message=told)] if told else []
+    message = ": ".join(filter(None, (what, words)))
+    mute = [SiteReason(stage="pilots", code="unheard", message=message)] if message else []
     status = LEAVING if site.removed else "" if site.known else SILENT
     return SiteStatus(
         status=status or learned.pop("status", "") or CANDIDATE,

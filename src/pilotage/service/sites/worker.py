@@ -163,7 +163,7 @@ class SiteWorker:
         unknown: Unknown = all_known,
         limiter: StartLimiter | None = None,
         unheard: Expected = tuple,
-        told: SiteSeen | None = None,
+        last_report: SiteSeen | None = None,
         busy_seconds: float = BUSY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -180,7 +180,7 @@ class SiteWorker:
         self._expected = expected
         self._limiter = limiter
         self._unheard = unheard
-        self._heard: set[str] = set()  # listed keys that have contacted the service
+        self._contacted: set[str] = set()  # listed keys that have contacted the service
         self._noticed: tuple[Noticed, ...] = ()
         self._thread = threading.Thread(target=self._run, name=f"site {site}", daemon=True)
         self._change = threading.Condition()
@@ -191,7 +191,7 @@ class SiteWorker:
         self._stopping = False
         self._answers: bool | None = None  # whether the site answered the last call
         self._full = False  # whether that was reported
-        self._is_stale = told is not None and (not told.answers or bool(told.message))
+        self._is_stale = last_report is not None and (not last_report.answers or bool(last_report.message))
         self._look_at = 0.0
         self._rests = False  # the site has none of our batch jobs, and should have none
         self._pause_seconds = access.look_seconds
@@ -240,7 +240,7 @@ class SiteWorker:
                     self._look_at = time.monotonic() + self._access.look_seconds * (REST_LOOKS if self._rests else 1)
                 if looked or self._answers:  # orders do not wait for a turn if the site is known to answer
                     self._work()
-                    self._seen(answers=True)
+                    self._note_answer(answers=True)
                     self._pause_seconds = self._access.look_seconds
             except SiteUnreachable as fault:
                 self._failed(str(fault))
@@ -270,7 +270,7 @@ class SiteWorker:
     def _failed(self, message: str) -> None:
         if self._stopping:
             return  # it was interrupted
-        self._seen(answers=False, message=message)
+        self._note_answer(answers=False, message=message)
         self._pause_seconds = min(2 * self._pause_seconds, UNREACHABLE_SECONDS_MAX)
         self._look_at = time.monotonic() + self._pause_seconds
 
@@ -385,9 +385,9 @@ class SiteWorker:
         """Report what has ended, and what the engine expects there but is missing."""
         expected = self._expected()  # before the listing: keys added in between are not missed
         listed = self._access.listing(expected)
-        for key, seen in listed.items():
-            if seen.ended:
-                self._report(Gone(site=self._site, key=key, reason=seen.reason or "ended", stderr=seen.stderr))
+        for key, entry in listed.items():
+            if entry.ended:
+                self._report(Gone(site=self._site, key=key, reason=entry.reason or "ended", stderr=entry.stderr))
         for key in expected:
             if key not in listed:
                 self._report(Gone(site=self._site, key=key, reason="vanished"))
@@ -396,15 +396,15 @@ class SiteWorker:
             if key not in listed:  # a cancelled key that is not listed has ended
                 self._report(Gone(site=self._site, key=key, reason="cancelled"))
         self._rests = not (expected or listed or self._cancelled)
-        there = {key for key, seen in listed.items() if not seen.ended}
+        there = {key for key, entry in listed.items() if not entry.ended}
         self._notice(there.intersection(expected))
         self._cancel_unknown_jobs(there.difference(expected, self._cancelled))
 
     def _notice(self, there: set[str]) -> None:
         """Report batch jobs that do not start, or run without contacting the service; never those heard once."""
-        self._heard.intersection_update(there)
-        unheard = set(self._unheard()).intersection(there) if there - self._heard else set()
-        self._heard.update(there - unheard)
+        self._contacted.intersection_update(there)
+        unheard = set(self._unheard()).intersection(there) if there - self._contacted else set()
+        self._contacted.update(there - unheard)
         if unheard or self._noticed:
             noticed = tuple(self._access.notice(sorted(unheard)))
             if noticed != self._noticed:
@@ -424,7 +424,7 @@ class SiteWorker:
             self._is_stale, self._answers = False, True
             self._report(SiteSeen(site=self._site, answers=True))
 
-    def _seen(self, *, answers: bool, message: str = "") -> None:
+    def _note_answer(self, *, answers: bool, message: str = "") -> None:
         if answers != self._answers:
             if self._answers is not None or not answers:
                 trouble = None if answers else trouble_of(message)

@@ -253,8 +253,8 @@ def adopt(
 
     For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of the earlier ones.
     """
-    said_done = any(block.package.done for block in expansion.blocks)
-    if not said_done and not index.knows(origin.folder):
+    any_declared = any(block.package.done for block in expansion.blocks)
+    if not any_declared and not index.knows(origin.folder):
         return []
     without = _surely_new(expansion, origin, index)
     if len(without) == len(expansion.blocks):
@@ -309,7 +309,7 @@ def _may_make_none(block: Block) -> bool:
     return any(output.expression for binary in package.binaries for output in binary.outputs)
 
 
-def said_to_be_done(expansion: Expansion) -> list[EarlierResult]:
+def declared_done(expansion: Expansion) -> list[EarlierResult]:
     """The packages that the document declares as done before; a fresh run does not run them either."""
     blocks = [block for block in expansion.blocks if block.package.done]
     numbers = (number for block in blocks for number in block.packages())
@@ -447,11 +447,11 @@ def made_before(maker: AttemptRef) -> str:
 def changed_outputs(found: Collection[MadeWork], folder: str, *, tree: JobTree, index: ResultsIndex) -> dict[str, str]:
     """The faults of the output files of earlier results, by key."""
     there = tree.look_up(folder, {file.name for made in found for file in made.manifest})
-    seen = index.seen(folder, list(there))
+    known_files = index.known_files(folder, list(there))
     faults: dict[str, str] = {}
     for made in found:
         for file in made.manifest:
-            stored, known = there.get(file.name), seen.get(file.name)
+            stored, known = there.get(file.name), known_files.get(file.name)
             if stored is None:
                 faults[made.key] = f"missing output {file.name}"
             elif known is not None and known.is_still(stored):

@@ -40,7 +40,7 @@ _DEFAULTS = {
 def journal_error(fault: psycopg.Error, *, where: str) -> JournalError:
     """Turn an error of PostgreSQL into an error of the journal."""
     state = fault.sqlstate or ""
-    said = str(fault).strip().partition("\n")[0]
+    message = str(fault).strip().partition("\n")[0]
     if isinstance(fault, errors.DiskFull):
         return JournalFull("no room left to write", subject=where, next_step="free space; it goes on by itself")
     if isinstance(fault, errors.QueryCanceled):
@@ -50,8 +50,8 @@ def journal_error(fault: psycopg.Error, *, where: str) -> JournalError:
     # 08: connection, 25006: a standby, 40: the victim of a deadlock, 53: resources, 55P03: a lock, 57: shut down.
     lost = isinstance(fault, psycopg.OperationalError | psycopg.InterfaceError) and not state
     if lost or state.startswith(("08", "25006", "40", "53", "55P03", "57")):
-        return JournalUnavailable(f"PostgreSQL does not answer: {said}", subject=where, next_step="try again")
-    return JournalError(f"PostgreSQL refused: {said}", subject=where, got=f"SQLSTATE {state}" if state else "")
+        return JournalUnavailable(f"PostgreSQL does not answer: {message}", subject=where, next_step="try again")
+    return JournalError(f"PostgreSQL refused: {message}", subject=where, got=f"SQLSTATE {state}" if state else "")
 
 
 @contextmanager
@@ -85,9 +85,9 @@ class Server:
         try:
             connection = psycopg.connect(self._address, autocommit=True, application_name=name)
         except psycopg.Error as fault:
-            said = str(fault).strip().partition("\n")[0]
+            message = str(fault).strip().partition("\n")[0]
             raise JournalUnavailable(
-                f"PostgreSQL cannot be reached: {said}",
+                f"PostgreSQL cannot be reached: {message}",
                 subject=self.where,
                 next_step="check that it runs and that the URL is right; acknowledged events are safe",
             ) from fault

@@ -92,7 +92,7 @@ class Sealing:
         if quiet:
             with self._transact() as book:
                 now = jobs_named(book, [row.job])[0]
-                moved = _heard_between(book, row.job_id, after=position, last=_position(book))
+                moved = _has_events_between(book, row.job_id, after=position, last=_position(book))
                 quiet = now.place == "live" and not moved
                 if quiet:
                     book.execute("UPDATE jobs SET place = 'sealed' WHERE job_id = ?", (row.job_id,))
@@ -118,7 +118,7 @@ class Sealing:
     def _quiet(self, row: JobRow, position: int) -> tuple[bool, int]:
         with self._places.live() as book:
             last = _position(book)
-            return not _heard_between(book, row.job_id, after=position, last=last), last
+            return not _has_events_between(book, row.job_id, after=position, last=last), last
 
     def unseal(self, jobs: Collection[str]) -> None:
         """Move sealed jobs back into the live book."""
@@ -266,7 +266,7 @@ def _position(book: sqlite3.Connection) -> int:
     return int(book.execute("SELECT value FROM counters WHERE name = 'position'").fetchone()[0])
 
 
-def _heard_between(book: sqlite3.Connection, job_id: int, *, after: int, last: int) -> bool:
+def _has_events_between(book: sqlite3.Connection, job_id: int, *, after: int, last: int) -> bool:
     statement = "SELECT 1 FROM events WHERE position > ? AND position <= ? AND job_id = ? LIMIT 1"
     return book.execute(statement, (after, last, job_id)).fetchone() is not None
 

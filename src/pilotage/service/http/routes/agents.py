@@ -48,7 +48,7 @@ def _nothing(agents: AgentExchange, request: ApiRequest, place: str) -> Awaitabl
     return agents.nothing(request)
 
 
-def _route(method: Any, path: str, handler: Any, summary: str, **told: Any) -> Route:
+def _route(method: Any, path: str, handler: Any, summary: str, **options: Any) -> Route:
     return Route(
         method=method,
         path=f"{PREFIX}{path}",
@@ -58,7 +58,7 @@ def _route(method: Any, path: str, handler: Any, summary: str, **told: Any) -> R
         tags=["agents"],
         faults=(),
         answered_by="agents",
-        **{"needs": (EXCHANGE,), "body_bytes_max": EXCHANGE_BYTES_MAX, **told},
+        **{"needs": (EXCHANGE,), "body_bytes_max": EXCHANGE_BYTES_MAX, **options},
     )
 
 

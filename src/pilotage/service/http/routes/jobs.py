@@ -380,26 +380,26 @@ async def explain(request: ApiRequest, services: ServicesArgument, job: JobPath,
         def ask(engine: Engine) -> tuple[Explanation | None, Unpublished | None]:
             return engine.explain(job, place.dotted, found.facts), backend.jobs.publishing_fault(job)
 
-        told, fault = await asyncio.wrap_future(backend.jobs.ask(ask))
-        if told is not None:
+        explanation, fault = await asyncio.wrap_future(backend.jobs.ask(ask))
+        if explanation is not None:
             if fault is not None and fault.package == place.dotted:
                 why = Why(code="job-held", message=fault.what, subject=job, next_step=release_hint(fault, job))
-                told = msgspec.structs.replace(told, reasons=(why, *told.reasons))
-            return await services.ask(_in_words, services, found, told)
-    told = await services.ask(_by_the_book, services, found, place)
-    return await services.ask(_in_words, services, found, told)
+                explanation = msgspec.structs.replace(explanation, reasons=(why, *explanation.reasons))
+            return await services.ask(_in_words, services, found, explanation)
+    explanation = await services.ask(_by_the_book, services, found, place)
+    return await services.ask(_in_words, services, found, explanation)
 
 
-def _in_words(services: Services, found: ShownPackage, told: Explanation) -> Explanation:
+def _in_words(services: Services, found: ShownPackage, explanation: Explanation) -> Explanation:
     """Add the name of the package, and the binaries of its last ended attempt."""
-    told = msgspec.structs.replace(told, words=services.package_names.of(found.job, found.place))
+    explanation = msgspec.structs.replace(explanation, words=services.package_names.of(found.job, found.place))
     attempts = found.facts.attempts if found.facts is not None else {}
     last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
     views = binary_views(services.reader.end_of(found, last)) if last is not None else []
     if not views:
-        return told
+        return explanation
     binaries = msgspec.convert(views, tuple[BinaryEnd, ...], from_attributes=True)
-    return msgspec.structs.replace(told, ended=last, binaries=binaries)
+    return msgspec.structs.replace(explanation, ended=last, binaries=binaries)
 
 
 def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:
@@ -419,8 +419,8 @@ def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> E
         reasons.append(Why(code="elsewhere", message=message, since=facts.entered_at))
     for number, attempt in sorted(facts.attempts.items()):
         if attempt.finished_at is not None and attempt.exit_code != "SUCCESS":
-            said = words_of_failure(attempt.exit_message)
-            message = f"attempt {number} failed at {attempt.site}: {attempt.reason or attempt.exit_code}{said}"
+            words = words_of_failure(attempt.exit_message)
+            message = f"attempt {number} failed at {attempt.site}: {attempt.reason or attempt.exit_code}{words}"
             reasons.append(Why(code="failed", message=message, subject=attempt.site or "", since=attempt.finished_at))
     return Explanation(
         job=found.job.job,

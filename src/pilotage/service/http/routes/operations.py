@@ -173,7 +173,7 @@ def _not_over(job: str, why: str, next_step: str) -> OperationRefused:
 RUNNING_ROUTES = (submit_job, plan_job, clean, put_content, clear_job, purge_job)
 
 PAGE_ROWS = 1000
-TOLD_MAX = 100
+NOT_DONE_MAX = 100
 """Refused packages or jobs that an answer lists one by one."""
 
 KINDS: dict[str, type[AnyOperation]] = {
@@ -280,12 +280,12 @@ def _check(wanted: OperationOn) -> None:
 
 async def _on_all(request: ApiRequest, services: Services, backend: JobBackend, wanted: OperationOn) -> OperatedOn:
     found = done = refused = 0
-    told: list[NotDone] = []
-    seen: set[tuple[str, int, int]] = set()  # lines that were requested already
+    not_done: list[NotDone] = []
+    lines_requested: set[tuple[str, int, int]] = set()  # lines that were requested already
     async for page in _pages(request, services, wanted):
         asked: list[tuple[str, AnyOperation | None]] = []
         for row, package in page:
-            operation, subject = _one(wanted, row, package, seen)
+            operation, subject = _one(wanted, row, package, lines_requested)
             if operation is None:
                 continue
             allowed = may(request.user, right_for(wanted.operation), row)
@@ -304,9 +304,9 @@ async def _on_all(request: ApiRequest, services: Services, backend: JobBackend, 
             refused += 1
             if isinstance(fault, BaseException) and not isinstance(fault, OperationRefused):
                 raise fault
-            if len(told) < TOLD_MAX:
-                told.append(_not_done(subject, fault))
-    return OperatedOn(found=found, done=done, refused=refused, told=tuple(told))
+            if len(not_done) < NOT_DONE_MAX:
+                not_done.append(_not_done(subject, fault))
+    return OperatedOn(found=found, done=done, refused=refused, told=tuple(not_done))
 
 
 def _not_done(subject: str, fault: OperationRefused | None) -> NotDone:
@@ -316,7 +316,7 @@ def _not_done(subject: str, fault: OperationRefused | None) -> NotDone:
 
 
 def _one(
-    wanted: OperationOn, job: JobRow, package: ShownPackage | None, seen: set[tuple[str, int, int]]
+    wanted: OperationOn, job: JobRow, package: ShownPackage | None, lines_requested: set[tuple[str, int, int]]
 ) -> tuple[AnyOperation | None, str]:
     """The operation for one match, and the name of that match; None if it was requested already."""
     fields: dict[str, Any] = {"job": job.job}
@@ -324,9 +324,9 @@ def _one(
     if package is not None and wanted.operation in _OF_LINES:
         line = (job.job, package.place.stage, package.place.line)
         subject = f"{job.job}/{line[1]}.{line[2]}"
-        if line in seen:
+        if line in lines_requested:
             return None, subject
-        seen.add(line)
+        lines_requested.add(line)
         fields |= {"stage": line[1], "line": line[2]}
     elif package is not None:
         fields["package"] = package.place.dotted

@@ -88,7 +88,7 @@ class _SiteRecord(msgspec.Struct, frozen=True, kw_only=True):
     row: SiteRow | None
     stand: SiteStatus | None
     kept: SitesConfiguration
-    said: str
+    site_message: str
     pilots: list[PilotRow]
     runs: bool  # then a site unknown to the engine is gone, whatever the book says
 
@@ -218,7 +218,7 @@ async def _known(request: ApiRequest, services: Services, only: str | None) -> l
                 row=rows.get(name),
                 stand=stand,
                 kept=_kept(services),
-                said=backend.jobs.site_message(name) if backend is not None else "",
+                site_message=backend.jobs.site_message(name) if backend is not None else "",
                 pilots=await services.ask(_pilots, services, name) if looks else [],
                 runs=runs,
             )
@@ -267,8 +267,8 @@ def _view(known: _SiteRecord) -> SiteView:
         kind=kind,
         mode=entry.mode if entry is not None else "pilots",
         status=status,
-        message=known.said or row.message,
-        says=known.said,
+        message=known.site_message or row.message,
+        says=known.site_message,
         score=stand.score,
         tscore=stand.tscore,
         queue_seconds=stand.queue_seconds,
