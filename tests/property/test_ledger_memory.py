@@ -65,7 +65,7 @@ def test_what_a_ledger_remembers_is_used(make: Callable[[], Book]) -> None:
     book.take([next(event for event in events if "package" in event)])
     assert len(begun_packages(book.ledger)) == 1
     cached = cached_streams(book.ledger)
-    assert cached is None if make is SqliteBook else cached is not None and cached.heard["service"]
+    assert cached is None if make is SqliteBook else cached is not None and cached.last_numbers["service"]
     book.close()
 
 

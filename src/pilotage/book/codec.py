@@ -389,8 +389,8 @@ class Codec:
         if event.stream not in self._streams:
             _remember(self._streams, event.stream, STREAM, "stream")
         if not (1 <= event.epoch <= COUNTER_MAX) or not (0 <= event.seen <= COUNTER_MAX):
-            said = f"clock ({event.epoch}, {event.seen})"
-            raise _Refused("malformed", f"{said}: an epoch is at least 1, a position at least 0")
+            clock = f"clock ({event.epoch}, {event.seen})"
+            raise _Refused("malformed", f"{clock}: an epoch is at least 1, a position at least 0")
         if not (0 <= event.time < TIME_MAX):  # also true for NaN
             raise _Refused("malformed", f"time {event.time} is not in seconds since 1970")
 

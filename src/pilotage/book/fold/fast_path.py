@@ -107,8 +107,8 @@ def short_lives(stages: Iterable[StageWork]) -> Iterator[tuple[JobRow, Lives]]:
 def tell_of_lives(job: JobRow, lives: Lives) -> None:
     """Update a job's times by short lives: last event, first run, last end."""
     began, finished, granted = lives.began, lives.finished, lives.granted
-    told = [*began, *finished, *granted]
-    first, last = min(told), max(told)
+    times = [*began, *finished, *granted]
+    first, last = min(times), max(times)
     job.updated_at = max(job.updated_at, last)
     job.started_at = first if job.started_at is None else min(job.started_at, first)
     if granted:
@@ -140,15 +140,15 @@ class ShortLives:
         self.lived: dict[PackageKey, EndedLife] = {}  # packages without a row, whose whole life is in this batch
         self.ended: dict[PackageKey, EndedLife] = {}  # packages with a row, whose life has ended in this batch
 
-    def end(self, told: EventsByPackage, begun: Mapping[PackageKey, BegunLife], stages: Stages) -> Others:
+    def end(self, events_by_package: EventsByPackage, begun: Mapping[PackageKey, BegunLife], stages: Stages) -> Others:
         """Join the two events that end a begun short life; returns the packages with other events."""
         if not self._fresh:
-            return dict(told)
+            return dict(events_by_package)
         others: Others = {}
         ended, end = self.ended, self._end
         job_id = stage_number = 0
         stage: StageWork | None = None
-        for key, events in told.items():
+        for key, events in events_by_package.items():
             if isinstance(events, int) or len(events) != 2 or (before := begun.get(key)) is None:
                 others[key] = events
                 continue
@@ -163,15 +163,15 @@ class ShortLives:
                 stage.granted.append(life)
         return others
 
-    def begin(self, told: EventsByPackage, stages: Stages) -> Others:
+    def begin(self, events_by_package: EventsByPackage, stages: Stages) -> Others:
         """Join events of packages without a row that are a short life or its beginning; returns the other packages."""
         if not self._fresh:
-            return dict(told)
+            return dict(events_by_package)
         others: Others = {}
         fresh, first, begun, lived, ranks = self._fresh, self._first, self.begun, self.lived, SOURCE_RANKS
         job_id = stage_number = 0
         stage: StageWork | None = None
-        for key, events in told.items():
+        for key, events in events_by_package.items():
             at = events if isinstance(events, int) else events[0]
             one = fresh[at]
             event, data = one.event, one.data

@@ -79,8 +79,8 @@ def on_site(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloa
     elif isinstance(data, payloads.SiteLatencies) and takes(keys, Register.LATENCIES, key):
         row.latencies = _json.encode(data).decode()
     elif isinstance(data, payloads.SiteProbed) and takes(keys, Register.PROBED, key):
-        told = f"a pilot came after {data.seconds:.0f} s" if data.passed else data.message or "no pilot came"
-        row.probed_at, row.probe = event.time, told
+        result = f"a pilot came after {data.seconds:.0f} s" if data.passed else data.message or "no pilot came"
+        row.probed_at, row.probe = event.time, result
 
 
 def _on_described(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: payloads.SiteDescribed) -> None:

@@ -25,9 +25,9 @@ OUT_OF_TURN = -1
 
 
 class BatchStreams:
-    """The streams of one batch. Hot loops may read `heard` and write `counted` directly."""
+    """The streams of one batch. Hot loops may read `last_numbers` and write `counted` directly."""
 
-    __slots__ = ("_checked", "_ledger", "_out_of_turn", "_rows", "counted", "heard", "ids")
+    __slots__ = ("_checked", "_ledger", "_out_of_turn", "_rows", "counted", "ids", "last_numbers")
 
     def __init__(self, ledger: Ledger, checked: Sequence[Checked]) -> None:
         """Use the ledger's streams in memory; without these, load those of the batch."""
@@ -36,13 +36,13 @@ class BatchStreams:
         self._rows: dict[Name, StreamRow] = {}  # of the whole batch, or empty
         self._out_of_turn: dict[Name, ReceivedNumbers] = {}
         self.ids: OfStreams = {}
-        self.heard: OfStreams = {}  # last numbers before this batch, of streams without gaps,
+        self.last_numbers: OfStreams = {}  # last numbers before this batch, of streams without gaps,
         self.counted: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}  # and with it
         cached = cached_streams(ledger)
         if cached is None:
             self._load()
         else:
-            self.ids, self.heard = cached
+            self.ids, self.last_numbers = cached
 
     def _load(self) -> None:
         """Load the streams of the whole batch; makes new ones."""
@@ -52,12 +52,12 @@ class BatchStreams:
             row = StreamRow(stream_id=self._ledger.next_stream_id(), source=source, stream=stream)
             rows[source, stream] = row
         ids: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
-        heard: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
+        last_numbers: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
         for (source, stream), row in rows.items():
             ids[source][stream] = row.stream_id
             if row.ahead == NO_RANGES:
-                heard[source][stream] = row.watermark
-        self.ids, self.heard = ids, heard
+                last_numbers[source][stream] = row.watermark
+        self.ids, self.last_numbers = ids, last_numbers
 
     def id_of(self, event: Event) -> int:
         """The stream id of an event."""
@@ -71,7 +71,7 @@ class BatchStreams:
         mine, stream = self.counted[event.source], event.stream
         before = mine.get(stream)
         if before is None:
-            before = self.heard[event.source].get(stream, OUT_OF_TURN)
+            before = self.last_numbers[event.source].get(stream, OUT_OF_TURN)
         if event.n == before + 1:
             mine[stream] = event.n
             return True
@@ -203,7 +203,7 @@ class Intake:
         others = {row[0] for row in self.rows}
         return PlainEvents(self.fresh, first=self.first, but=others, stream_ids=self.hearing.ids, job_ids=self._job_ids)
 
-    def told(self, package: PackageKey) -> Sequence[int]:
+    def events_of(self, package: PackageKey) -> Sequence[int]:
         """The numbers of a package's fresh events."""
         found = self.touched[package]
         return (found,) if isinstance(found, int) else found
@@ -219,17 +219,17 @@ class Intake:
 
     def _sort(self, checked: Sequence[Checked]) -> None:
         """Sort each event. This runs for every event, so it is written as one flat loop."""
-        said = checked
+        ordered = checked
         if not self._is_known:
             # Registrations first: an event of a job in the same batch need not be parked.
-            said = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
+            ordered = sorted(checked, key=lambda one: one.event.type != "JobRegistered")
         job_ids, fresh, touched, hearing = self._job_ids, self.fresh, self.touched, self.hearing
-        heard, counted = hearing.heard, hearing.counted
+        last_numbers, counted = hearing.last_numbers, hearing.counted
         # If any sender's clock is wrong, each event is checked on its own.
         latest = self._received + self._skew_seconds if not self._skewed else -inf
         at = len(fresh)
         source, stream, n, mine = "", "", OUT_OF_TURN, counted["service"]
-        for one in said:
+        for one in ordered:
             event, place = one.event, one.place
             job_id = job_ids.get(event.job)
             if job_id is None or place is None:
@@ -243,7 +243,7 @@ class Intake:
                 mine = counted[source]
                 before = mine.get(stream)
                 if before is None:
-                    before = heard[source].get(stream, OUT_OF_TURN)
+                    before = last_numbers[source].get(stream, OUT_OF_TURN)
                 if n == before + 1:  # `BatchStreams.hear`, inlined for a stream without a gap
                     mine[stream] = n
                 else:
@@ -251,13 +251,13 @@ class Intake:
                     if not self._is_new(one):
                         continue
             stage, line, number = place
-            told = touched.setdefault(key := (job_id, stage, line, number), at)
-            if told is at:
+            earlier = touched.setdefault(key := (job_id, stage, line, number), at)
+            if earlier is at:
                 pass  # the usual case: the first event of its package
-            elif isinstance(told, int):
-                touched[key] = [told, at]
+            elif isinstance(earlier, int):
+                touched[key] = [earlier, at]
             else:
-                told.append(at)
+                earlier.append(at)
             fresh.append(one)
             at += 1
             if event.epoch != 1 or event.version != 1 or event.time > latest:
@@ -316,7 +316,7 @@ class Intake:
         if key is None:
             self.apart.append(len(self.fresh))
         elif key in self.touched:
-            self.touched[key] = [*self.told(key), len(self.fresh)]
+            self.touched[key] = [*self.events_of(key), len(self.fresh)]
         else:
             self.touched[key] = len(self.fresh)
         self.fresh.append(one)

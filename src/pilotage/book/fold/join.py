@@ -84,13 +84,13 @@ class WorkingSet:
         self.stages: dict[tuple[int, int], StageWork] = {}
         self.all_stages: set[int] = set()
 
-    def load_packages(self, told: EventsByPackage) -> None:
+    def load_packages(self, events_by_package: EventsByPackage) -> None:
         """Load packages of loaded stages, with all their attempts; makes missing rows.
 
-        `told` numbers the events of each. Short lives are joined here completely.
+        `events_by_package` numbers the events of each. Short lives are joined here completely.
         """
         packages, stages, short = self.packages, self.stages, self.short
-        others = short.end(told, begun_packages(self._ledger), stages)
+        others = short.end(events_by_package, begun_packages(self._ledger), stages)
         if not others:
             return
         rows = list(self._ledger.packages(others))
@@ -219,11 +219,11 @@ class Join:
         self._reshaped: set[tuple[int, int]] = set()
         self._tags: dict[tuple[int, int, int, int, str], TagRow] = {}
         self._changes = Changes(received=received, events=intake.rows, plain_events=intake.plain)
-        self._told_jobs: set[int] = set()
+        self._jobs_with_events: set[int] = set()
         self._job_tags: dict[int, dict[str, tuple[str, StoredKey]]] = {}
         # An event about a job itself may affect all its packages: then no life is short.
-        told_of_jobs = any(one.event.job is not None for one in apart)
-        fresh = intake.fresh if not told_of_jobs else ()
+        any_of_jobs = any(one.event.job is not None for one in apart)
+        fresh = intake.fresh if not any_of_jobs else ()
         self._short = ShortLives(fresh, first=intake.first)
         self._working = WorkingSet(ledger, self._jobs, self._short)
         self._working.load_stages(stages)
@@ -232,8 +232,8 @@ class Join:
 
     def _describing(self) -> Iterator[Checked]:
         """Events of packages that also describe a node: their lives are not short."""
-        fresh, told = self._intake.fresh, self._intake.told
-        events = (fresh[at] for key in self._working.packages for at in told(key))
+        fresh, events_of = self._intake.fresh, self._intake.events_of
+        events = (fresh[at] for key in self._working.packages for at in events_of(key))
         return (one for one in events if isinstance(one.data, payloads.NodeDescribed))
 
     def result(self) -> Joined:
@@ -261,9 +261,9 @@ class Join:
 
     def _join_all(self) -> None:
         """Add the facts of every event, except those of short lives, which are done."""
-        fresh, first, told = self._intake.fresh, self._intake.first, self._intake.told
+        fresh, first, events_of = self._intake.fresh, self._intake.first, self._intake.events_of
         for key, work in self._working.packages.items():
-            for at in told(key):
+            for at in events_of(key):
                 self._join_package(fresh[at], key, work, first + at)
         for at in self._intake.apart:
             self._join_apart(fresh[at])
@@ -334,7 +334,7 @@ class Join:
 
     def _on_job(self, event: Event, data: payloads.Payload, key: StoredKey, job: JobRow) -> None:
         keys = self._job_keys.setdefault(job.job_id, {})
-        self._told_jobs.add(job.job_id)
+        self._jobs_with_events.add(job.job_id)
         kind = type(data)
         if (handler := JOB_EPOCH_HANDLERS.get(kind)) is not None:
             if facts.open_job_epoch(job, keys, event.epoch):
@@ -400,9 +400,9 @@ class Join:
 
     def _moved_ones(self) -> Iterator[Change]:
         """The changes, made lazily: first the subjects of events in their order, then rows that follow from them."""
-        packages, told = self._working.packages, self._intake.touched
+        packages, touched = self._working.packages, self._intake.touched
         begun, lived, ended = self._short.begun, self._short.lived, self._short.ended
-        for key in told:
+        for key in touched:
             if (work := packages.get(key)) is not None:
                 yield _change(work)
                 continue
@@ -410,12 +410,12 @@ class Join:
             row, before = whole_row(key, life), RUNNING if key in ended else None
             yield Change(job=self._working.jobs[key[0]], package=row, state_before=before)
         for key, work in packages.items():
-            if key not in told and (work.before is None or work.before[0] != work.facts.state):
+            if key not in touched and (work.before is None or work.before[0] != work.facts.state):
                 yield _change(work)
         for name in sorted(self._touched_jobs):
             job = self._jobs[name]
             known = self._jobs_before.get(job.job_id)
-            if known is None or known[0] != job.state or job.job_id in self._told_jobs:
+            if known is None or known[0] != job.state or job.job_id in self._jobs_with_events:
                 yield Change(job=job, package=None, state_before=known[0] if known is not None else None)
 
     def _longer_ones(self) -> Iterator[Change]:
@@ -449,10 +449,10 @@ class Join:
                 stage.moves[move] = stage.moves.get(move, 0) + 1
             if row.shaped != work.shaped_before:
                 stage.touch(row.shaped - work.shaped_before)
-            seen = observe_now(row, job)
-            if seen != work.observed:
-                observations.observe_all(before=work.observed, after=seen)
-            work.row.counted, work.row.observed = after, seen
+            observation = observe_now(row, job)
+            if observation != work.observed:
+                observations.observe_all(before=work.observed, after=observation)
+            work.row.counted, work.row.observed = after, observation
             leave_out(row)
             changed(work.row)
 

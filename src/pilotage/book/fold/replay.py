@@ -76,7 +76,7 @@ class Replay:
             )
             raise NotReplayed(why)
         for one in self._group:
-            self._ledger.heard(one.event)
+            self._ledger.note_received(one.event)
         self._ledger.write(joined.changes)
         self._group.clear()
 
@@ -124,7 +124,7 @@ class _ReplayLedger:
             return rows
         return [row for row in rows if not self._comes(identity_of(row))]
 
-    def heard(self, event: Event) -> None:
+    def note_received(self, event: Event) -> None:
         self._numbers.setdefault((event.source, event.stream), array("q")).append(event.n)
 
     def write(self, changes: Changes) -> None:

@@ -190,10 +190,10 @@ def _failure(event: tuple[object, ...], outcome: _Outcome, job: JobRow, *, site:
     return Failure(job=job, kind=kind, reason=plain(reason, length_max=64), example=example)
 
 
-def groups_of(failure: Failure, *, told: Mapping[Audience, str | None]) -> Iterator[Group]:
-    """The rows that count a failure; `told` maps each reachable audience to the owner of its rows."""
+def groups_of(failure: Failure, *, owners: Mapping[Audience, str | None]) -> Iterator[Group]:
+    """The rows that count a failure; `owners` maps each reachable audience to the owner of its rows."""
     for audience in audiences(failure.reason):
-        owner = told.get(audience)
+        owner = owners.get(audience)
         if owner is not None:
             yield failure.job.job, audience.value, owner, failure.kind, failure.reason
 
@@ -299,8 +299,8 @@ def _section(group: Sequence[FailureRow], *, base_url: str) -> list[str]:
 
 
 def _group_lines(row: FailureRow) -> list[str]:
-    said = {"attempt": ("attempt failed", "attempts failed"), "package": ("package given up", "packages given up")}
-    one, many = said.get(row.kind, ("job given up", "jobs given up"))
+    nouns = {"attempt": ("attempt failed", "attempts failed"), "package": ("package given up", "packages given up")}
+    one, many = nouns.get(row.kind, ("job given up", "jobs given up"))
     fresh = row.count - row.told
     count = f"{row.count:,} {one if row.count == 1 else many}"
     since = f" ({fresh:,} new)" if row.told and fresh else ""
@@ -323,7 +323,7 @@ def _example(example: Example) -> str:
     return f"{text}: {example.message}" if example.message else text
 
 
-def told(rows: Iterable[FailureRow]) -> tuple[list[FailureRow], list[FailureRow]]:
+def after_sending(rows: Iterable[FailureRow]) -> tuple[list[FailureRow], list[FailureRow]]:
     """Rows after their message was sent: those that stay, with their counts, and those that are done.
 
     A researcher's counts continue until the job ends; operators get each failure, not the progress of a job.

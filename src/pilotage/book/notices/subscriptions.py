@@ -84,7 +84,7 @@ TYPES = {
 _TEXT_MAX = 40  # a longer value is stored as a digest
 _MESSAGE_MAX = 1000
 _encode = msgspec.json.Encoder().encode
-_told_decoder = msgspec.json.Decoder(dict[str, Any])
+_watched_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 class SubscriptionError(PilotageError):
@@ -202,16 +202,16 @@ class Matching:
         self,
         joined: Joined,
         *,
-        told: Callable[[list[tuple[str, *PackageKey]]], Iterable[WatchedRow]],
+        find_watched: Callable[[list[tuple[str, *PackageKey]]], Iterable[WatchedRow]],
     ) -> tuple[list[NoticeRow], list[WatchedRow]]:
         """The notices of a batch, and the reported values of watched attributes.
 
-        `told` returns the existing rows of some subscriptions and packages.
+        `find_watched` returns the existing rows of some subscriptions and packages.
         """
         position, now = joined.receipt.position, joined.changes.received
         candidates = list(self._candidates(joined, now=now))
         watched = [(each.live.subscription, *_key(each.change)) for each in candidates if each.live.wanted.attributes]
-        before = {_watched_key(row): row for row in told(watched)} if watched else {}
+        before = {_watched_key(row): row for row in find_watched(watched)} if watched else {}
         notices: list[NoticeRow] = []
         remembered: list[WatchedRow] = []
         parts: dict[str, int] = {}
@@ -220,7 +220,7 @@ class Matching:
             if each.live.wanted.attributes:
                 values = {name: _digest(_value(each.row, name)) for name in each.live.wanted.attributes}
                 key = (each.live.subscription, *_key(each.change))
-                known = _told_decoder.decode(before[key].told) if key in before else {}
+                known = _watched_decoder.decode(before[key].told) if key in before else {}
                 differing = [name for name, value in values.items() if value != known.get(name)]
                 changed += differing
                 if differing:
@@ -312,8 +312,8 @@ def _notice(each: _Candidate, changed: list[str], *, position: int, part: int, n
     else:
         facts = change.package.facts
         data["epoch"] = facts.epoch
-        said = {"attempt": facts.attempt, "exit_message": (facts.exit_message or "")[:_MESSAGE_MAX] or None}
-        data |= {name: value for name, value in said.items() if value is not None}
+        details = {"attempt": facts.attempt, "exit_message": (facts.exit_message or "")[:_MESSAGE_MAX] or None}
+        data |= {name: value for name, value in details.items() if value is not None}
     time = row["entered"] if each.entered else row["updated"]
     return NoticeRow(
         subscription=live.subscription,

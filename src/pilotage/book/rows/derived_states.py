@@ -80,8 +80,8 @@ def settle_single(row: PackageFacts, number: int, attempt: AttemptFacts, job: Jo
         row.conflict = int(ends > 1 or attempt.reused)
         _state(row, row.attempts, job)
     started = attempt.started_at is not None or attempt.lease_seconds is not None
-    seen = created is not None and started and (granted is None or attempt.finished_at is not None)
-    row.inferred = "" if seen else _inferred(row.attempts)
+    observed = created is not None and started and (granted is None or attempt.finished_at is not None)
+    row.inferred = "" if observed else _inferred(row.attempts)
 
 
 def settle_all(row: PackageFacts, job: JobRow) -> None:

@@ -84,7 +84,7 @@ class CachedStreams(NamedTuple):
     """All streams, read-only."""
 
     ids: OfStreams
-    heard: OfStreams  # the last number, for streams without gaps
+    last_numbers: OfStreams  # the last number, for streams without gaps
 
 
 class EventLookup(NamedTuple):

@@ -33,8 +33,8 @@ def count_together(
     """
     at = np.array(times, dtype=np.float64).reshape(-1, STATES)
     owners = np.array(groups, dtype=np.int64)
-    seen = at != NEVER
-    new, by = seen.copy(), None
+    is_reached = at != NEVER
+    new, by = is_reached.copy(), None
     if known_at:
         before, places = np.array(known, dtype=np.float64).reshape(-1, STATES), np.array(known_at)
         corrected = ((before != NEVER) & (before != at[places])).any(axis=1)
@@ -44,10 +44,10 @@ def count_together(
             before[corrected] = NEVER
             by = np.repeat((1, -1), (len(at), len(wrong)))[:, np.newaxis]
             at, owners = np.concatenate((at, wrong)), np.concatenate((owners, owners[places[corrected]]))
-            seen = at != NEVER
-            new = seen.copy()
+            is_reached = at != NEVER
+            new = is_reached.copy()
         new[places] &= before == NEVER
-    reached = np.flatnonzero(seen.any(axis=0)).tolist()
+    reached = np.flatnonzero(is_reached.any(axis=0)).tolist()
     # Most attempts run from the moment that they are assigned: then RUNNING need not be counted on its own.
     leased = _RUNNING in reached and np.array_equal(at[:, _READY], at[:, _RUNNING])
     leased = leased and _SCHEDULED not in reached and np.array_equal(new[:, _READY], new[:, _RUNNING])
@@ -57,7 +57,7 @@ def count_together(
     states = [state for state in reached if state >= 2]
     earlier, later = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     entered = new[:, states]
-    both = seen[:, earlier] & seen[:, later] & (new[:, earlier] | new[:, later])
+    both = is_reached[:, earlier] & is_reached[:, later] & (new[:, earlier] | new[:, later])
     until = at[:, later]
     seconds = (until - at[:, earlier])[both]
     bins = _bins(seconds)

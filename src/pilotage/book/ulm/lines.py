@@ -424,8 +424,8 @@ def _registration(fields: _Fields) -> Registration:
 def _own_names(fields: _Fields) -> tuple[str, ...]:
     """Job ids found in the line's descriptions, or else in its folder names."""
     texts = [fields.get(name) for name in sorted(fields.raw) if name.endswith((".JDL", ".JOB"))]
-    said = {found for text in texts for found in _ID_IN_DESCRIPTION.findall(text)}
-    if said:
-        return tuple(sorted(said))
+    ids = {found for text in texts for found in _ID_IN_DESCRIPTION.findall(text)}
+    if ids:
+        return tuple(sorted(ids))
     folders = {found for text in texts for found in _ID_IN_FOLDER.findall(text)}
     return tuple(sorted({_ENCODED.sub(lambda found: chr(int(found[1], 16)), folder) for folder in folders}))

@@ -196,12 +196,12 @@ class _Fold:
         if relation in (_BranchRelation.OLD, _BranchRelation.FOREIGN) or event.source not in (LRMS, LOG_MONITOR):
             return
         # The log monitor repeats a report of the worker node, whose own code names the branch.
-        heard = event.worker_code if event.source == LOG_MONITOR and event.worker_code else event.code
+        code = event.worker_code if event.source == LOG_MONITOR and event.worker_code else event.code
         if event.source == LRMS or self._branch is None:
-            self._branch = heard.wm
+            self._branch = code.wm
         if not late and (event.source == LRMS or self._branch_last is None):
-            self._branch_last = heard
-            self._enter(State.RUNNING, event, branch=heard.wm, failed=False)
+            self._branch_last = code
+            self._enter(State.RUNNING, event, branch=code.wm, failed=False)
         place = bisect.bisect_right(self._matched_branches, self._branch)
         if place:
             self._destination = self._matches[self._matched_branches[place - 1]]

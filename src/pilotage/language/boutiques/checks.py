@@ -29,17 +29,17 @@ class DescriptorPath:
 
     def error(self, code: str, message: str, *, hint: str = "") -> None:
         """Report a fault of the value at this path."""
-        self.report.error(code, self._told(message), mark_at(self.root, *self.path), hint=hint)
+        self.report.error(code, self._labelled(message), mark_at(self.root, *self.path), hint=hint)
 
     def key_error(self, code: str, message: str, *, key: str, hint: str = "") -> None:
         """Report a fault of a key of the object at this path."""
-        self.report.error(code, self._told(message), self._key_mark(key), hint=hint)
+        self.report.error(code, self._labelled(message), self._key_mark(key), hint=hint)
 
     def near(self, name: str, known: Collection[str]) -> str:
         """A hint at a similar name; none once there are so many faults that the search would take long."""
         return did_you_mean(name, known) if len(known) <= 1000 and len(self.report.errors) < 100 else ""
 
-    def _told(self, message: str) -> str:
+    def _labelled(self, message: str) -> str:
         label = ""
         for step in self.path:
             label += f"[{step}]" if isinstance(step, int) else f".{step}" if label else step

@@ -31,7 +31,7 @@ def check_descriptor(descriptor: Descriptor, place: DescriptorPath) -> None:
 
 
 def _check_ids(descriptor: Descriptor, place: DescriptorPath) -> None:
-    seen: set[str] = set()
+    ids: set[str] = set()
     parts: tuple[tuple[str, Sequence[Input | Output | Group]], ...] = (
         ("inputs", descriptor.inputs),
         ("output-files", descriptor.outputs),
@@ -39,9 +39,9 @@ def _check_ids(descriptor: Descriptor, place: DescriptorPath) -> None:
     )
     for name, items in parts:
         for index, item in enumerate(items):
-            if item.id in seen:
+            if item.id in ids:
                 place.down(name, index, "id").error("duplicate-id", f"the id {item.id!r} is given twice")
-            seen.add(item.id)
+            ids.add(item.id)
 
 
 def value_keys(descriptor: Descriptor) -> Iterator[tuple[str, tuple[str, int]]]:
@@ -295,15 +295,15 @@ def check_tests(descriptor: Descriptor, place: DescriptorPath) -> None:
         if test["name"] in names:
             where.down("name").error("duplicate-test", f"the test name {shown(test['name'])} is given twice")
         names.add(test["name"])
-        seen: set[str] = set()
+        asserted: set[str] = set()
         for number, output in enumerate(test["assertions"].get("output-files", ())):
             at = where.down("assertions", "output-files", number, "id")
             id_ = output["id"]
             if id_ not in known:
                 at.error("unknown-output", f"{shown(id_)} is not the id of an output", hint=at.near(id_, known))
-            if id_ in seen:
+            if id_ in asserted:
                 at.error("duplicate-test-output", f"the output {shown(id_)} is asserted twice in one test")
-            seen.add(id_)
+            asserted.add(id_)
 
 
 def check_container(descriptor: Descriptor, place: DescriptorPath) -> None:

@@ -103,12 +103,12 @@ def fingerprint(value: Value) -> object:
 
 def first_repeated(values: Sequence[Value]) -> int:
     """The index of the first value that equals an earlier one, or -1."""
-    seen: set[object] = set()
+    fingerprints: set[object] = set()
     for index, value in enumerate(values):
         mark = fingerprint(value)
-        if mark in seen:
+        if mark in fingerprints:
             return index
-        seen.add(mark)
+        fingerprints.add(mark)
     return -1
 
 

@@ -168,12 +168,12 @@ def _inversions(values: list[int]) -> int:
     """The number of inversions, counted with a Fenwick tree."""
     tree = [0] * (max(values, default=0) + 2)
     found = 0
-    for seen, value in enumerate(values):
+    for earlier, value in enumerate(values):
         index, smaller = value + 1, 0
         while index:
             smaller += tree[index]
             index &= index - 1
-        found += seen - smaller
+        found += earlier - smaller
         index = value + 1
         while index < len(tree):
             tree[index] += 1

@@ -78,7 +78,7 @@ def _may_give_files(package: Package) -> bool:
 
 def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None:
     """Check parameters of software against its Boutiques descriptor, and warn about unused parts of the descriptor."""
-    told: set[tuple[str, str, str]] = set()
+    warned: set[tuple[str, str, str]] = set()
     for block in expansion.blocks:
         for number, binary in enumerate(block.declared.binaries):
             place: FieldPath = (*block.place, "binaries", number)
@@ -92,9 +92,9 @@ def check_parameters(expansion: Expansion, report: Report, mark: MarkOf) -> None
             _check_distinct(found, block, binary, report, mark((*place, "parameters")))
             image = container_of(expansion.definition, block.declared)
             parts = _parts_unused(found, block, binary, known_values(block), image=image)
-            told_before = (binary.software, binary.version, "; ".join(parts))
-            if parts and told_before not in told:
-                told.add(told_before)
+            subject = (binary.software, binary.version, "; ".join(parts))
+            if parts and subject not in warned:
+                warned.add(subject)
                 _warn_of_parts(parts, binary, report, mark((*place, "software")))
 
 
@@ -192,7 +192,7 @@ def _unused_outputs(definition: Definition) -> Iterator[tuple[FieldPath, str]]:
 
 def warn_of_missing_programs(document: Document, folder: Folder) -> None:
     """Warn about each program such as `./simulate` that is neither in the folder nor made by a package."""
-    definition, told = document.definition, set[str]()
+    definition, warned = document.definition, set[str]()
     for place, package in values_in(definition):
         if not isinstance(package, Package) or package.container is not None or package.noop or package.done:
             continue
@@ -200,9 +200,9 @@ def warn_of_missing_programs(document: Document, folder: Folder) -> None:
             field = "run" if binary.run else "invoking_script"
             word = binary.run[0] if binary.run else binary.invoking_script
             program = _named_by_a_path(word)
-            if not program or program in told or folder.exists(program) or _is_made(program, definition):
+            if not program or program in warned or folder.exists(program) or _is_made(program, definition):
                 continue
-            told.add(program)
+            warned.add(program)
             where = document.report.found(document.mark((*place, "binaries", number, field)), word)
             message = f"the program {word!r} does not exist, and no package makes it: the command cannot start"
             hint = "names are relative to the folder of the document; a program in the PATH is named without a folder"

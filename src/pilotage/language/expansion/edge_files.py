@@ -230,12 +230,12 @@ def packages_before(expansion: Expansion, stage: int) -> list[int]:
     """The packages that must end before a late stage can be expanded, including those before earlier late stages."""
     late_stages = {late.stage: late for late in expansion.late}
     found: set[int] = set()
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [stage]
     while waiting:
         late = late_stages.get(waiting.pop())
-        if late is not None and late.stage not in seen:
-            seen.add(late.stage)
+        if late is not None and late.stage not in visited:
+            visited.add(late.stage)
             found.update(late.packages)
             waiting.extend(late.stages)
     return sorted(found)

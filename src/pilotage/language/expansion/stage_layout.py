@@ -215,7 +215,7 @@ class ExpansionBuilder:
         unwritten = [block for block in self.blocks if not block.package.name and block.count]
         counts = Counter(block.name for block in unwritten)
         bases, written = sorted(counts), sorted(self.packages_by_name)
-        seen = dict(self.packages_by_name)
+        by_name = dict(self.packages_by_name)
         for block in unwritten:
             begun = f"{block.name}-"
             beginnings = (block.name[:i] for i, character in enumerate(block.name) if character == "-")
@@ -229,7 +229,7 @@ class ExpansionBuilder:
                 continue
             for position, package in enumerate(block.packages()):
                 name = block.package_name(position)
-                other = seen.setdefault(name, package)
+                other = by_name.setdefault(name, package)
                 if other != package:
                     message = f"two packages are called {name!r}: {self.path(other)} and {self.path(package)}"
                     self.error("duplicate-name", message, block.place, "give the stage or the line a name of its own")

@@ -38,7 +38,7 @@ class NotExpressible(Exception):
 class OutputTemplates(msgspec.Struct, frozen=True):
     """The outputs of a descriptor as templates, and the reasons for those that have none."""
 
-    said: tuple[OutputFile, ...]
+    outputs: tuple[OutputFile, ...]
     unsupported: tuple[str, ...]
 
 
@@ -145,18 +145,18 @@ class _Paths:
                 )
         pruned = msgspec.structs.replace(self.descriptor, outputs=tuple(chosen.values()))
         paths = {path.id: path.path or "" for path in output_paths(pruned, self.values)}
-        said: dict[str, OutputFile] = {}
+        expressed: dict[str, OutputFile] = {}
         for id_, output in chosen.items():
             if output.file_template is not None:
                 continue  # written before the tool starts, not by it
             try:
-                name = self._said(output, paths)
+                name = self._template(output, paths)
             except NotExpressible as reason:
                 reasons[id_] = str(reason)
             else:
-                said.setdefault(name, OutputFile(name=name))
+                expressed.setdefault(name, OutputFile(name=name))
         unsupported = [f"{o.id!r} {reasons[o.id]}" for o in self.descriptor.outputs if o.id in reasons]
-        return OutputTemplates(tuple(said.values()), tuple(unsupported))
+        return OutputTemplates(tuple(expressed.values()), tuple(unsupported))
 
     def _chosen(self, output: Output) -> str | None:
         """The path template of an output, chosen by its conditions if it has some."""
@@ -178,7 +178,7 @@ class _Paths:
                 raise NotExpressible(f"depends on a condition that cannot be evaluated: {fault}") from None
         return output.path_template
 
-    def _said(self, output: Output, paths: Mapping[str, str]) -> str:
+    def _template(self, output: Output, paths: Mapping[str, str]) -> str:
         """The name of one output as a template."""
         if output.optional:
             raise NotExpressible("is optional")

@@ -132,7 +132,7 @@ class BoutiquesTool:
 
     def outputs(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> tuple[OutputFile, ...]:
         """The outputs that can be expressed as templates."""
-        return self._templates(parameters, known).said
+        return self._templates(parameters, known).outputs
 
     def inputs(self, parameters: Mapping[str, object], known: KnownValues = nothing_known) -> tuple[InputFile, ...]:
         """The files of File inputs in the job's tree, as templates."""
@@ -297,10 +297,10 @@ def resources_of(definition: Definition, package: Package) -> Resources:
     suggested = [one.resources for b in package.binaries if (one := tool_of_binary(definition, b)) is not None]
 
     def most(field: str) -> Any:
-        said = getattr(own, field)
-        if said != getattr(usual, field):
-            return said
-        known = (said, *(getattr(one, field) for one in suggested))
+        own_value = getattr(own, field)
+        if own_value != getattr(usual, field):
+            return own_value
+        known = (own_value, *(getattr(one, field) for one in suggested))
         return max((amount for amount in known if amount is not None), default=None)
 
     return Resources(**{field: most(field) for field in Resources.__struct_fields__})

@@ -332,12 +332,14 @@ def _check_variables(definition: Definition, report: Report, mark: MarkOf) -> No
 
 def _check_names(definition: Definition, report: Report, mark: MarkOf) -> None:
     """Names of stages, and of software with its version, must be unique."""
-    seen: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, stage in enumerate(definition.stages):
-        if stage.name and stage.name in seen:
-            message = f"two stages are called {stage.name!r}: number {seen[stage.name] + 1} and number {position + 1}"
+        if stage.name and stage.name in positions:
+            message = (
+                f"two stages are called {stage.name!r}: number {positions[stage.name] + 1} and number {position + 1}"
+            )
             report.error("duplicate-name", message, mark(("stages", position, "name")))
-        seen.setdefault(stage.name, position)
+        positions.setdefault(stage.name, position)
         if not stage.lines:
             report.error("no-lines", "a stage needs at least one line", mark(("stages", position)))
         for number, line in enumerate(stage.lines):

@@ -61,11 +61,11 @@ def read_sites(
         return None, report
     found = Record(SitesFile).read(table, (), reading)
     if isinstance(found, SitesFile):
-        seen: dict[str, int] = {}
+        positions: dict[str, int] = {}
         for position, entry in enumerate(found.sites):
             if reading.is_faulty(("sites", position)):
                 continue
-            for code, message, field in _faults(entry, seen):
+            for code, message, field in _faults(entry, positions):
                 report.error(code, message, nearest_mark(reading.marks, ("sites", position, field)))
             many = ("sites", position, "pilots_max")
             if entry.name == LOCAL_NAME and entry.pilots_max not in (None, 1) and many in reading.marks:
@@ -75,7 +75,7 @@ def read_sites(
                 mark = nearest_mark(reading.marks, ("sites", position, "kind"))
                 message = f"there is no batch system of the kind {entry.kind!r}"
                 report.error("unknown-choice", message, mark, hint=did_you_mean(entry.kind, known))
-            seen[entry.name] = position
+            positions[entry.name] = position
     return (found if isinstance(found, SitesFile) and not report.errors else None), report
 
 
@@ -123,11 +123,11 @@ def sites_schema() -> Schema:
     return record_schema(SitesFile, title="the sites of pilotage", version=SITES_VERSION)
 
 
-def _faults(entry: SiteEntry, seen: dict[str, int]) -> Iterator[tuple[str, str, str]]:
+def _faults(entry: SiteEntry, positions: dict[str, int]) -> Iterator[tuple[str, str, str]]:
     """Faults between the fields of an entry, or with the entries before it: code, message, field."""
     if not _NAME.fullmatch(entry.name):
         yield "bad-name", f"{entry.name!r} cannot name a site: expected {SITE_NAME_FORM}", "name"
-    elif entry.name in seen:
+    elif entry.name in positions:
         yield "duplicate-name", f"two sites are called {entry.name!r}", "name"
     elif entry.name == LOCAL_NAME and entry.kind != "local":
         yield "bad-name", f"{LOCAL_NAME!r} is the computer that the service runs on", "name"

@@ -57,15 +57,15 @@ def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[World
         if not any(reading.is_faulty(place[:end]) for end in (len(place), _spread_end(place))):
             report.error(code, message, nearest_mark(reading.marks, place), hint=hint)
 
-    seen: set[str] = set()
+    names: set[str] = set()
     for position, site in enumerate(found.sites):
         place: FieldPath = ("sites", position)
         if site.name not in sites:
             hint = did_you_mean(site.name, sites)
             note("unknown-site", f"no site is called {site.name!r}", (*place, "name"), hint)
-        elif site.name in seen:
+        elif site.name in names:
             note("duplicate-name", f"two sites are called {site.name!r}", (*place, "name"))
-        seen.add(site.name)
+        names.add(site.name)
         _check_site(site, place, note)
     _check_packages(found, note)
     return (None if report.errors else found), report

@@ -105,7 +105,7 @@ class Digests:
         for failure in found:
             if failure.job.job_id not in owners:
                 owners[failure.job.job_id] = self._reached(failure.job)
-            wanted += [(group, failure) for group in digests.groups_of(failure, told=owners[failure.job.job_id])]
+            wanted += [(group, failure) for group in digests.groups_of(failure, owners=owners[failure.job.job_id])]
         groups = {group for group, _ in wanted}
         rows: dict[Group, FailureRow] = {}
         for row in ledger.rows_by_keys(FailureRow, by=_KEY, keys=groups) if groups else ():
@@ -198,7 +198,7 @@ class Digests:
         mail = MailRow(
             recipient=name, number=number, subject=text.subject, body=text.body, composed_at=self._clock.now()
         )
-        stay, gone = digests.told(rows)
+        stay, gone = digests.after_sending(rows)
         ledger.put_rows([mail])
         if stay:
             ledger.put_rows(stay)

@@ -229,7 +229,7 @@ class Subscriptions:
         if not matching:
             return
         notices, watched = matching.notices(
-            joined, told=lambda keys: ledger.rows_by_keys(WatchedRow, by=_WATCHED_KEY, keys=keys)
+            joined, find_watched=lambda keys: ledger.rows_by_keys(WatchedRow, by=_WATCHED_KEY, keys=keys)
         )
         if notices:
             ledger.put_rows(notices)

@@ -102,7 +102,7 @@ class AgentSite:
     ) -> None:
         """Take where reports go, and what knows which keys should be at the site; nothing runs before `start`.
 
-        `unheard` returns the keys that have not contacted the service; `told` is the last report of the site's former
+        `unheard` returns the keys that have not contacted the service; `last_report` is the last report of the site's former
         worker.
         """
         self._settings = settings

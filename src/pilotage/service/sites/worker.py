@@ -170,7 +170,7 @@ class SiteWorker:
         """Take where reports go, and what knows which keys should be there; nothing runs before `start`.
 
         Each check takes a turn of the `limiter`, if there is one. The `clock` measures submissions, and since when a
-        key is `unknown`. `unheard` returns the expected keys that have not contacted the service. `told` is the last
+        key is `unknown`. `unheard` returns the expected keys that have not contacted the service. `last_report` is the last
         report of the site's former worker: if it was bad, the first successful check revokes it.
         """
         self._clock = clock

@@ -265,8 +265,8 @@ def without_content(message: str, report: Report, *, file: str) -> str:
     if file in ("", report.file) or not is_outside(file):
         return message
     expected, found, _ = message.partition(", found ")
-    said = expected if found else "this line cannot be parsed"
-    return f"{said}; its content is not shown, since the file is outside the DAG's folder"
+    summary = expected if found else "this line cannot be parsed"
+    return f"{summary}; its content is not shown, since the file is outside the DAG's folder"
 
 
 def found_instead(folder: Folder, path: str) -> str:

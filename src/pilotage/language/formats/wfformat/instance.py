@@ -153,23 +153,23 @@ class _InstanceReader:
         joined, one_sided = _joined([*ids], parents, children) if len(ids) == len(tables) else ({}, ())
         tasks = []
         for table in tables:
-            said = self._id(table["id"])
+            task_id = self._id(table["id"])
             tasks.append(
                 Task(
-                    id=said,
+                    id=task_id,
                     name=_text(table["name"]),
-                    parents=tuple(joined.get(said.text, ())),
+                    parents=tuple(joined.get(task_id.text, ())),
                     inputs=self._files(table.get("inputFiles"), sizes),
                     outputs=self._files(table.get("outputFiles"), sizes),
-                    executed=executions.get(said.text),
+                    executed=executions.get(task_id.text),
                 )
             )
         created = self._top.get("createdAt")
         description = self._top.get("description")
         return Instance(
-            name=_said(self._top["name"]),
+            name=_located(self._top["name"]),
             description=_text(description) if description else "",
-            created=_said(created) if created else None,
+            created=_located(created) if created else None,
             own=self._own,
             tasks=tuple(tasks),
             sizes=sizes or {},
@@ -182,11 +182,11 @@ class _InstanceReader:
 
     def _unique(self, ids: Iterable[LocatedText], *, noun: str) -> dict[str, LocatedText]:
         found: dict[str, LocatedText] = {}
-        for said in ids:
-            first = found.setdefault(said.text, said)
-            if first is not said:
-                message = f"two {noun}s have the id {said.text[:200]!r}: the first is at line {first.mark.line}"
-                self._shape.fault("duplicate-id", message, Scalar("", plain=False, mark=said.mark))
+        for id_ in ids:
+            first = found.setdefault(id_.text, id_)
+            if first is not id_:
+                message = f"two {noun}s have the id {id_.text[:200]!r}: the first is at line {first.mark.line}"
+                self._shape.fault("duplicate-id", message, Scalar("", plain=False, mark=id_.mark))
         return found
 
     def _sizes(self, node: Node | None) -> dict[str, LocatedNumber] | None:
@@ -200,39 +200,39 @@ class _InstanceReader:
     def _files(self, node: Node | None, sizes: dict[str, LocatedNumber] | None) -> tuple[LocatedText, ...]:
         found: dict[str, LocatedText] = {}
         for item in _items(node):
-            said = self._id(item)
-            found.setdefault(said.text, said)
-            if sizes is not None and said.text not in sizes:
-                message = f"the file {said.text[:200]!r} is not among 'workflow.specification.files'"
-                self._shape.fault("unknown-file", message, item, hint=self._hint(said.text, sizes))
+            file = self._id(item)
+            found.setdefault(file.text, file)
+            if sizes is not None and file.text not in sizes:
+                message = f"the file {file.text[:200]!r} is not among 'workflow.specification.files'"
+                self._shape.fault("unknown-file", message, item, hint=self._hint(file.text, sizes))
         return tuple(found.values())
 
     def _references(self, node: Node, ids: dict[str, LocatedText], *, code: str) -> list[str]:
         found: dict[str, None] = {}
         for item in _items(node):
-            said = self._id(item)
-            if said.text in ids:
-                found.setdefault(said.text)
+            task_id = self._id(item)
+            if task_id.text in ids:
+                found.setdefault(task_id.text)
             else:
-                message = f"no task has the id {said.text[:200]!r}"
-                self._shape.fault(code, message, item, hint=self._hint(said.text, ids))
+                message = f"no task has the id {task_id.text[:200]!r}"
+                self._shape.fault(code, message, item, hint=self._hint(task_id.text, ids))
         return list(found)
 
     def _executions(self, node: Node | None, ids: dict[str, LocatedText]) -> dict[str, TaskExecution]:
         if node is None:
             return {}
         tables = [_nodes(item) for item in _items(_nodes(node)["tasks"])]
-        saids = [self._id(table["id"]) for table in tables]
-        self._unique(saids, noun="executed task")
+        executed_ids = [self._id(table["id"]) for table in tables]
+        self._unique(executed_ids, noun="executed task")
         found: dict[str, TaskExecution] = {}
-        for said, table in zip(saids, tables, strict=True):
-            if said.text not in ids:
-                message = f"no task of the specification has the id {said.text[:200]!r}"
-                where = Scalar("", plain=False, mark=said.mark)
-                self._shape.fault("unknown-task", message, where, hint=self._hint(said.text, ids))
+        for task_id, table in zip(executed_ids, tables, strict=True):
+            if task_id.text not in ids:
+                message = f"no task of the specification has the id {task_id.text[:200]!r}"
+                where = Scalar("", plain=False, mark=task_id.mark)
+                self._shape.fault("unknown-task", message, where, hint=self._hint(task_id.text, ids))
             command = _nodes(table["command"]) if "command" in table else {}
-            found[said.text] = TaskExecution(
-                program=_said(command["program"]) if "program" in command else None,
+            found[task_id.text] = TaskExecution(
+                program=_located(command["program"]) if "program" in command else None,
                 arguments=tuple(_text(item) for item in _items(command.get("arguments"))),
                 numbers={name: _quantity(value) for name, value in table.items() if name in _NUMBERS},
             )
@@ -274,7 +274,7 @@ def _text(node: Node) -> str:
     return node.text if isinstance(node, Scalar) else ""
 
 
-def _said(node: Node) -> LocatedText:
+def _located(node: Node) -> LocatedText:
     return LocatedText(_text(node), node.mark)
 
 
@@ -300,38 +300,38 @@ class Files:
         self._name_all(list(_mentioned(instance)))
         self.makers: dict[str, int] = {}
         for number, task in enumerate(instance.tasks):
-            for said in task.outputs:
-                self._note_maker(said, number, instance)
+            for file in task.outputs:
+                self._note_maker(file, number, instance)
 
-    def name(self, said: LocatedText) -> str:
+    def name(self, file: LocatedText) -> str:
         """The file's name in the job's tree."""
-        return self._names.get(said.text, said.text)
+        return self._names.get(file.text, file.text)
 
-    def size_bytes(self, said: LocatedText) -> int | None:
+    def size_bytes(self, file: LocatedText) -> int | None:
         """The size of a file; None for 0 in our own exports, which means unknown."""
-        size = self._sizes.get(said.text)
+        size = self._sizes.get(file.text)
         return None if size is None or (self._own and not size.value) else int(size.value)
 
-    def locator(self, said: LocatedText) -> str:
+    def locator(self, file: LocatedText) -> str:
         """The original location of an external file, if its name here differs."""
-        return said.text if self.name(said) != tidy_name(said.text) else ""
+        return file.text if self.name(file) != tidy_name(file.text) else ""
 
     def _name_all(self, mentioned: list[LocatedText]) -> None:
         free = FreeNames()
         elsewhere: list[LocatedText] = []
-        for said in mentioned:
-            if is_pattern(said.text) or "\0" in said.text or not name_in_tree(said.text):
+        for file in mentioned:
+            if is_pattern(file.text) or "\0" in file.text or not name_in_tree(file.text):
                 message = (
-                    f"{said.text[:200]!r} cannot name a file: it is a pattern, a folder, or contains a NUL character"
+                    f"{file.text[:200]!r} cannot name a file: it is a pattern, a folder, or contains a NUL character"
                 )
-                self._shape.fault("bad-file-name", message, Scalar("", plain=False, mark=said.mark))
-            elif is_url(said.text) or why_outside(said.text):
-                elsewhere.append(said)
+                self._shape.fault("bad-file-name", message, Scalar("", plain=False, mark=file.mark))
+            elif is_url(file.text) or why_outside(file.text):
+                elsewhere.append(file)
             else:
-                self._names[said.text] = tidy_name(said.text)
-                free.reserve(self._names[said.text])
-        for said in elsewhere:
-            self._names[said.text] = free.take(name_in_tree(said.text))
+                self._names[file.text] = tidy_name(file.text)
+                free.reserve(self._names[file.text])
+        for file in elsewhere:
+            self._names[file.text] = free.take(name_in_tree(file.text))
         if elsewhere:
             first = elsewhere[0]
             reason = (
@@ -340,23 +340,23 @@ class Files:
             )
             self._tally.add(KEYWORD, reason, first.mark)
 
-    def _note_maker(self, said: LocatedText, number: int, instance: Instance) -> None:
-        name = self.name(said)
+    def _note_maker(self, file: LocatedText, number: int, instance: Instance) -> None:
+        name = self.name(file)
         first = self.makers.setdefault(name, number)
         if first != number:
             one, two = instance.tasks[first].id.text[:200], instance.tasks[number].id.text[:200]
             message = f"two tasks make {name[:200]!r}: {one!r} and {two!r}"
-            self._shape.fault("two-makers", message, Scalar("", plain=False, mark=said.mark))
+            self._shape.fault("two-makers", message, Scalar("", plain=False, mark=file.mark))
 
 
 def _mentioned(instance: Instance) -> Iterator[LocatedText]:
     """All files once: the listed ones first, then those that only tasks name."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for text, size in instance.sizes.items():
-        seen.add(text)
+        names.add(text)
         yield LocatedText(text, size.mark)
     for task in instance.tasks:
-        for said in (*task.inputs, *task.outputs):
-            if said.text not in seen:
-                seen.add(said.text)
-                yield said
+        for file in (*task.inputs, *task.outputs):
+            if file.text not in names:
+                names.add(file.text)
+                yield file

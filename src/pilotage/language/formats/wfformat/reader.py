@@ -78,11 +78,11 @@ def _definition(tree: Node, shape: Shape, *, folder: Folder, report: Report, tal
 
 def _version_is_known(tree: Node, shape: Shape) -> bool:
     """Whether the version is supported; other versions have other fields."""
-    said = tree.get("schemaVersion") if isinstance(tree, Table) else None
-    if not isinstance(said, Scalar) or said.text == SCHEMA_VERSION:
+    version = tree.get("schemaVersion") if isinstance(tree, Table) else None
+    if not isinstance(version, Scalar) or version.text == SCHEMA_VERSION:
         return True
-    message = f"only WfFormat {SCHEMA_VERSION} is supported; the instance has schemaVersion {said.text[:60]!r}"
-    shape.fault("unknown-version", message, said, hint=f"convert it to {SCHEMA_VERSION} with the tools of WfCommons")
+    message = f"only WfFormat {SCHEMA_VERSION} is supported; the instance has schemaVersion {version.text[:60]!r}"
+    shape.fault("unknown-version", message, version, hint=f"convert it to {SCHEMA_VERSION} with the tools of WfCommons")
     return False
 
 

@@ -70,32 +70,32 @@ class _Translation:
     # --- the head ---------------------------------------------------------------------------------------------------
 
     def _job_name(self) -> str:
-        said = self._instance.name
-        name = job_name_like(said.text, otherwise="workflow")
-        if name != said.text:
-            reason = f"a job cannot be called {said.text[:200]!r}; it is called {name!r}"
-            self._tally.add("name", reason, said.mark)
+        title = self._instance.name
+        name = job_name_like(title.text, otherwise="workflow")
+        if name != title.text:
+            reason = f"a job cannot be called {title.text[:200]!r}; it is called {name!r}"
+            self._tally.add("name", reason, title.mark)
         return name
 
     def _created(self) -> str:
-        said = self._instance.created
-        if said is None:
+        created = self._instance.created
+        if created is None:
             return ""
         try:
-            zone = datetime.fromisoformat(said.text).tzinfo
+            zone = datetime.fromisoformat(created.text).tzinfo
         except ValueError:
-            self._tally.add("createdAt", f"{said.text[:60]!r} is not an ISO 8601 time", said.mark)
+            self._tally.add("createdAt", f"{created.text[:60]!r} is not an ISO 8601 time", created.mark)
             return ""
         if zone is None:
-            self._tally.add("createdAt", f"{said.text!r} has no time zone, so the time is not known", said.mark)
+            self._tally.add("createdAt", f"{created.text!r} has no time zone, so the time is not known", created.mark)
             return ""
-        return said.text
+        return created.text
 
     # --- edges ------------------------------------------------------------------------------------------------------
 
     def _makers_of(self, number: int, task: Task) -> list[int]:
         """The producers of a task's inputs, without the task itself."""
-        found = (self._files.makers.get(self._files.name(said)) for said in task.inputs)
+        found = (self._files.makers.get(self._files.name(file)) for file in task.inputs)
         return list(dict.fromkeys(maker for maker in found if maker is not None and maker != number))
 
     def _after(self, number: int, by_files: Edges, declared: Edges) -> tuple[str, ...]:
@@ -151,19 +151,19 @@ class _Translation:
 
     def _inputs(self, number: int) -> tuple[InputFile, ...]:
         found: dict[str, InputFile] = {}
-        for said in self._instance.tasks[number].inputs:
-            name = self._files.name(said)
+        for file in self._instance.tasks[number].inputs:
+            name = self._files.name(file)
             # A task that changes a file needs it from elsewhere first.
             made = self._files.makers.get(name, number) != number
             here = made or self._folder.exists(name)
             if not here:
-                self._outside.setdefault(name, said)
+                self._outside.setdefault(name, file)
             found.setdefault(
                 name,
                 InputFile(
                     name=escape_braces(name),
-                    locator="" if here else escape_braces(self._files.locator(said)),
-                    size_bytes=self._files.size_bytes(said),
+                    locator="" if here else escape_braces(self._files.locator(file)),
+                    size_bytes=self._files.size_bytes(file),
                     acquisition="none" if here else "self",
                 ),
             )
@@ -171,9 +171,9 @@ class _Translation:
 
     def _outputs(self, task: Task) -> tuple[OutputFile, ...]:
         found: dict[str, OutputFile] = {}
-        for said in task.outputs:
-            name = self._files.name(said)
-            size = self._files.size_bytes(said)
+        for file in task.outputs:
+            name = self._files.name(file)
+            size = self._files.size_bytes(file)
             found.setdefault(name, OutputFile(name=escape_braces(name), size_bytes=size))
         return tuple(found.values())
 
@@ -221,7 +221,7 @@ class _Translation:
     # --- what is said in the end ------------------------------------------------------------------------------------
 
     def _note_unused_files(self) -> None:
-        used = {said.text for task in self._instance.tasks for said in (*task.inputs, *task.outputs)}
+        used = {file.text for task in self._instance.tasks for file in (*task.inputs, *task.outputs)}
         for text, size in self._instance.sizes.items():
             if text not in used:
                 self._tally.add("workflow.specification.files", "no task reads or makes the file", size.mark)
@@ -234,8 +234,8 @@ class _Translation:
                 f"{_first_of(list(self._outside))}; acquisition is self, so the program must fetch them"
             )
             self._report.warn("input-from-outside", message, next(iter(self._outside.values())).mark)
-        said = [set(parents) for parents in declared]
-        silent = [(m, n) for n, makers in enumerate(by_files) for m in makers if m not in said[n]]
+        declared_sets = [set(parents) for parents in declared]
+        silent = [(m, n) for n, makers in enumerate(by_files) for m in makers if m not in declared_sets[n]]
         if silent:
             pairs = [f"{tasks[maker].id.text} → {tasks[number].id.text}" for maker, number in silent[:_SHOWN_MAX]]
             message = f"{_counted(len(silent), 'edge')} implied by files and not among 'parents': {_first_of(pairs, len(silent))}"
