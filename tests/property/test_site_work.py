@@ -122,7 +122,7 @@ def test_whatever_dies_when_nothing_is_doubled_and_all_comes_to_be_there(
             work = Reconciler(memory, settle_seconds=0.0)
             submitter = SubmitterOf(cluster, fate)
             asked = [key for key in wanted if key not in heard]
-            memory.told(hears(asked, expected, [key for key in ending if heard.get(key) != "gone"]))
+            memory.take_answer(hears(asked, expected, [key for key in ending if heard.get(key) != "gone"]))
             try:
                 memory.save()
                 work.look(submitter)
@@ -147,7 +147,7 @@ def test_whatever_dies_when_nothing_is_doubled_and_all_comes_to_be_there(
 def test_what_an_earlier_process_may_have_submitted_is_waited_for_before_it_is_submitted_again(tmp_path: Path) -> None:
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
-    memory.told(hears([f"{SITE}-1"], []))
+    memory.take_answer(hears([f"{SITE}-1"], []))
     work = Reconciler(memory, settle_seconds=1000.0)
     with suppress(Killed):
         work.act(SubmitterOf(cluster, ["killed before"]))
@@ -165,9 +165,9 @@ def test_what_an_earlier_process_may_have_submitted_is_waited_for_before_it_is_s
 def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more(tmp_path: Path) -> None:
     memory, submitter = SiteRecords(tmp_path / "memory.json"), SubmitterOf(Cluster(), [])
     keys = [f"{SITE}-{number}" for number in range(1, 251)]
-    memory.told(hears(keys, []))
+    memory.take_answer(hears(keys, []))
     Reconciler(memory).act(submitter)
-    memory.told(hears([], keys, keys))
+    memory.take_answer(hears([], keys, keys))
     Reconciler(memory).act(submitter)
     assert submitter.asked == [
         *(("submit", f"{SITE}-1", 100), ("submit", f"{SITE}-101", 100), ("submit", f"{SITE}-201", 50)),
@@ -178,7 +178,7 @@ def test_no_call_asks_for_more_than_a_hundred_pilots_or_cancels_more(tmp_path: P
 def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
-    memory.told(hears([f"{SITE}-1", f"{SITE}-2"], []))
+    memory.take_answer(hears([f"{SITE}-1", f"{SITE}-2"], []))
     work = Reconciler(memory)
     work.act(SubmitterOf(cluster, ["refused"]))
     work.act(SubmitterOf(cluster, []))
@@ -194,7 +194,7 @@ def test_what_is_refused_is_told_and_not_tried_again(tmp_path: Path) -> None:
 def test_a_full_batch_system_is_asked_again_later_and_says_why(tmp_path: Path) -> None:
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
-    memory.told(hears([f"{SITE}-1"], []))
+    memory.take_answer(hears([f"{SITE}-1"], []))
     work = Reconciler(memory)
     work.act(SubmitterOf(cluster, ["busy"]))
     assert "accepts no more now: full" in work.message
@@ -208,7 +208,7 @@ def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
     cluster = Cluster()
     memory = SiteRecords(tmp_path / "memory.json")
     key = f"{SITE}-1"
-    memory.told(hears([key], []))
+    memory.take_answer(hears([key], []))
     Reconciler(memory).act(SubmitterOf(cluster, []))
     (taken,) = Reports(SiteRecords(tmp_path / "memory.json"), SITE).due()
     assert (taken["report"], taken["seconds"] > 0) == ("submitted", True)
@@ -216,11 +216,11 @@ def test_what_has_ended_is_told_until_the_service_knows(tmp_path: Path) -> None:
     Reconciler(memory).look(SubmitterOf(cluster, []))
     for _ in range(2):  # each process says it anew
         again = SiteRecords(tmp_path / "memory.json")
-        again.told(hears([], [key]))
+        again.take_answer(hears([], [key]))
         reports = Reports(again, SITE)
         assert [each["report"] for each in reports.due()] == ["gone"]
         assert reports.due() == []  # but none of them over and over
-    memory.told(hears([], []))
+    memory.take_answer(hears([], []))
     assert Reports(memory, SITE).due() == []
 
 
@@ -231,17 +231,17 @@ def test_what_the_service_does_not_speak_of_is_forgotten_after_a_while_without_a
     monkeypatch.setattr("pilotage.agent.site.state_folder.time", SimpleNamespace(time=lambda: now))
     memory = SiteRecords(tmp_path / "memory.json")
     memory.note(key, GONE, reason="ended")
-    memory.told(hears([], []))
+    memory.take_answer(hears([], []))
     now += FORGET_SECONDS
-    memory.told(hears([], [key]))  # it does again
+    memory.take_answer(hears([], [key]))  # it does again
     now += 1.0
-    memory.told(hears([], []))
+    memory.take_answer(hears([], []))
     assert key in memory.records
     now += FORGET_SECONDS
-    memory.told(hears([], []))
+    memory.take_answer(hears([], []))
     assert key in memory.records
     now += 1.0
-    memory.told(hears([], []))
+    memory.take_answer(hears([], []))
     assert key not in memory.records
 
 

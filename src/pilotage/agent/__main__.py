@@ -43,10 +43,10 @@ def _settle(chosen: argparse.Namespace) -> int:
     from pilotage.agent.pilot.takeover import settle
 
     reach = {"announcement": chosen.announcement, "ca_file": chosen.ca_file}
-    told = settle(
+    delivered = settle(
         Path(chosen.state), token_file=chosen.token_file, connect=lambda shown: shown.connect(chosen.server, **reach)
     )
-    return 0 if told else 1
+    return 0 if delivered else 1
 
 
 def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -73,8 +73,8 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         each.add_argument("--ca-file", metavar="FILE", help="the only CA certificate to trust", **text)
         each.add_argument("--state", required=True, metavar="DIR", help="folder for spools and scratch folders")
     request = os.environ.get(REQUEST_VARIABLE, "")
-    told: dict[str, Any] = {"default": request} if request else {"required": True}
-    pilot.add_argument("--request", metavar="KEY", help="key of the request for this pilot", **told)
+    default: dict[str, Any] = {"default": request} if request else {"required": True}
+    pilot.add_argument("--request", metavar="KEY", help="key of the request for this pilot", **default)
     pilot.add_argument("--site", required=True, metavar="NAME", help="name of the site")
     pilot.add_argument("--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run only this attempt, then end", **text)
     pilot.add_argument("--shared-state", action="store_true", help="the state folder is shared with other computers")

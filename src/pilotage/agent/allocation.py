@@ -40,8 +40,8 @@ def seconds_left(
     from pilotage.agent.batch.values import seconds  # loads all batch systems, which most agents never need
 
     call = run or partial(_run, seconds_max=_START_SECONDS_MAX)
-    told = call(["squeue", "--noheader", f"--jobs={job}", "--format=%L"])
-    return float(seconds(told.stdout)) if told.exit_status == 0 else 0.0
+    answer = call(["squeue", "--noheader", f"--jobs={job}", "--format=%L"])
+    return float(seconds(answer.stdout)) if answer.exit_status == 0 else 0.0
 
 
 def is_over(
@@ -53,8 +53,8 @@ def is_over(
     if not job.isdecimal():
         return False
     call = run or partial(_run, seconds_max=_END_SECONDS_MAX)
-    told = call(["squeue", "--noheader", f"--jobs={job}", "--format=%r"])
-    return told.exit_status == 0 and told.stdout.split() == ["TimeLimit"]
+    answer = call(["squeue", "--noheader", f"--jobs={job}", "--format=%r"])
+    return answer.exit_status == 0 and answer.stdout.split() == ["TimeLimit"]
 
 
 def lost_node(
@@ -75,8 +75,8 @@ def lost_node(
         return ""
     if call([*_asking(1)[:-1], f"--nodelist={own}", "true"]).exit_status != 0:
         return ""
-    said = everywhere.stderr.strip().splitlines()
-    return said[0][:_LINE_CHARACTERS_MAX] if said else f"no answer in {ANSWER_SECONDS:g} s"
+    lines = everywhere.stderr.strip().splitlines()
+    return lines[0][:_LINE_CHARACTERS_MAX] if lines else f"no answer in {ANSWER_SECONDS:g} s"
 
 
 def _asking(nodes: int) -> list[str]:

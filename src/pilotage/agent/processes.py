@@ -62,10 +62,10 @@ def started_at(pid: int) -> str:
 def adopted() -> list[int] | None:
     """Children of the main thread: it starts none, so they are adopted orphans; None if unknown."""
     try:
-        said = (_PROC / f"self/task/{os.getpid()}/children").read_text("ascii")
+        children = (_PROC / f"self/task/{os.getpid()}/children").read_text("ascii")
     except (OSError, ValueError):
         return None
-    return [int(each) for each in said.split()]
+    return [int(each) for each in children.split()]
 
 
 def reap_adopted() -> None:
@@ -124,10 +124,10 @@ def _kill(pids: list[int]) -> None:
 
 def _carries(pid: int, wanted: set[bytes]) -> bool:
     try:
-        said = (_PROC / str(pid) / "environ").read_bytes()
+        environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
-    return b"PILOTAGE_MARK=" in said and any(each in wanted for each in said.split(b"\0"))
+    return b"PILOTAGE_MARK=" in environment and any(each in wanted for each in environment.split(b"\0"))
 
 
 def _of_this_user() -> Iterator[int]:
@@ -424,14 +424,14 @@ class KernelKills:
         """Start with the current count."""
         self._file = _events_file()
         self._lock = threading.Lock()
-        self._told = self._count()
+        self._claimed = self._count()
 
     def claim(self) -> bool:
         """Claim an out-of-memory kill that no attempt has claimed; returns whether there was one."""
         with self._lock:
-            if self._count() <= self._told:
+            if self._count() <= self._claimed:
                 return False
-            self._told += 1
+            self._claimed += 1
             return True
 
     def _count(self) -> int:

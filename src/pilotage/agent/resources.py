@@ -44,11 +44,11 @@ VARIABLES = tuple(kind.variable for kind in KINDS if kind.variable)
 DEFAULT_RESOURCES = Resources()
 
 
-def resources_of(said: Mapping[str, Any]) -> Resources:
+def resources_of(demand: Mapping[str, Any]) -> Resources:
     """Resources of a demand, from its JSON fields."""
-    if not said:
+    if not demand:
         return DEFAULT_RESOURCES
-    return Resources(*map(said.get, Resources._fields, DEFAULT_RESOURCES))
+    return Resources(*map(demand.get, Resources._fields, DEFAULT_RESOURCES))
 
 
 def resources_of_entry(entry: Mapping[str, Any]) -> Resources:
@@ -74,8 +74,8 @@ def give_back(free: Resources, resources: Resources) -> Resources:
 
 def pilot_options(resources: Resources) -> list[str]:
     """Command-line options that tell a pilot its resources."""
-    told = ((kind, getattr(resources, kind.name)) for kind in KINDS)
-    return [f"{kind.option}={amount}" for kind, amount in told if amount or not kind.is_measured]
+    amounts = ((kind, getattr(resources, kind.name)) for kind in KINDS)
+    return [f"{kind.option}={amount}" for kind, amount in amounts if amount or not kind.is_measured]
 
 
 def attempt_options(resources: Resources) -> list[str]:
@@ -89,7 +89,7 @@ def asked_fields(resources: Resources) -> dict[str, int]:
     return {"cores": max(1, -(-resources.cores_hundredths // 100)), **asked}
 
 
-def told_amounts(resources: Resources) -> list[str]:
+def amounts_of(resources: Resources) -> list[str]:
     """The share of an application, as `VARIABLE=AMOUNT`, in the order of `VARIABLES`."""
     amounts = {**resources._asdict(), "cores_hundredths": f"{resources.cores_hundredths / 100:g}"}
     return [f"{kind.variable}={amounts[kind.name]}" for kind in KINDS if kind.variable]

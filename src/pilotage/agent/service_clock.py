@@ -25,10 +25,10 @@ class ServiceClock:
         self._beyond = 0.0  # its clock minus our steady clock; 0: unknown
         self._is_in_vain = False
 
-    def hear(self, told: Any) -> None:
+    def hear(self, sent: Any) -> None:
         """Take a time that the service sent just now or earlier; ignore anything that is not a time."""
         try:
-            shown = float(told)
+            shown = float(sent)
         except (TypeError, ValueError, OverflowError):
             return
         if 0.0 < shown < 1e12:

@@ -43,8 +43,8 @@ class SilentPilots:
         self._silent = {key: self._silent.get(key, _Silent(now)) for key in running}
         long = [key for key, known in self._silent.items() if now >= known.since + SILENT_SECONDS]
         due = [key for key in long[:READ_MAX] if now >= self._silent[key].read_at + AGAIN_SECONDS]
-        said = read(due) if due else {}
+        outputs = read(due) if due else {}
         for key in due:
             known = self._silent[key]
-            self._silent[key] = _Silent(known.since, now, said.get(key, "") or known.words)
+            self._silent[key] = _Silent(known.since, now, outputs.get(key, "") or known.words)
         return [BatchJobNotice(key, "running", self._silent[key].words) for key in long[:NOTICES_MAX]]

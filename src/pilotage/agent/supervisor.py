@@ -63,16 +63,16 @@ class PilotRecord:
     def __init__(self, descriptor: int) -> None:
         """Take an open file, or -1 for none."""
         self._descriptor = descriptor
-        self._said: dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
 
-    def say(self, **said: object) -> None:
+    def say(self, **fields: object) -> None:
         """Append fields to the record."""
         if self._descriptor < 0:
             return
-        self._said.update(said)
-        text = json.dumps(self._said).encode()
+        self._fields.update(fields)
+        text = json.dumps(self._fields).encode()
         with contextlib.suppress(OSError):
             os.pwrite(self._descriptor, text, 0)
             os.ftruncate(self._descriptor, len(text))
@@ -170,7 +170,7 @@ def _pilot(settings: PilotSettings, record: PilotRecord, credentials: Credential
     gc.enable()
     have_files_for(settings.capacity.cores_hundredths // 100)
     connecting = _connecting(settings, credentials)
-    told_by_service = announced(settings.announcement)
+    announcement = announced(settings.announcement)
     scratch = settings.scratch
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
     workplace = Workplace(
@@ -178,8 +178,8 @@ def _pilot(settings: PilotSettings, record: PilotRecord, credentials: Credential
         pilot=settings.pilot,
         site=settings.site,
         node=settings.node,
-        server=told_by_service.url or settings.server,
-        ca_file=settings.ca_file or told_by_service.ca_file,
+        server=announcement.url or settings.server,
+        ca_file=settings.ca_file or announcement.ca_file,
         spool=str(settings.spool / "applications"),
         keep=str(Path(settings.state) / "kept"),
         sole=True,
@@ -196,15 +196,15 @@ def _pilot(settings: PilotSettings, record: PilotRecord, credentials: Credential
     pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news, on_slots=have_files_for)
     exchanger.look_after = look_after
     _take_over_dead(settings)
-    told = exchanger.run(pilot)
+    delivered = exchanger.run(pilot)
     end_descendants(os.getpid())
     fetch.close()
     workplace.close()
     clean_up(DeadPilot(settings.pilot, "", "", -1), scratch=scratch.parent)
-    if told:
+    if delivered:
         release(settings.spool, settings.pilot)
     record.say(ended=pilot.ended or "unheard")
-    return 0 if told else UNDELIVERED
+    return 0 if delivered else UNDELIVERED
 
 
 def have_files_for(slots: int) -> None:

@@ -104,7 +104,7 @@ def test_each_kill_of_the_kernel_is_told_once(tmp_path: Path) -> None:
     events = tmp_path / "memory.events"
     events.write_text("low 0\noom 4\noom_kill 3\n")
     kills._file = str(events)
-    kills._told = 1
+    kills._claimed = 1
     assert [kills.claim(), kills.claim(), kills.claim()] == [True, True, False]
 
 

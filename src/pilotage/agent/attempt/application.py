@@ -100,11 +100,11 @@ class Application:
         finally:
             self._watch.application_ended()
         if self._scans is not None:
-            told = self._scans.look(self._logs, self._scratch)
-            if told is not None:
+            found = self._scans.look(self._logs, self._scratch)
+            if found is not None:
                 if failure is not None:
-                    told.exit_status, told.signal_number = failure.exit_status, failure.signal_number
-                return told
+                    found.exit_status, found.signal_number = failure.exit_status, failure.signal_number
+                return found
         return failure
 
     def run_pre(self) -> bool:
@@ -127,10 +127,10 @@ class Application:
         reason = failure.reason if failure is not None else ""
         extra = [b"PILOTAGE_EXIT_STATUS=%d" % status, os.fsencode(f"PILOTAGE_REASON={reason}")]
         ended = self._run_script("post", extra, {"$RETURN": str(status)})
-        told = self.failure_of(ended, "its post script")
-        if told is None:
+        script_failure = self.failure_of(ended, "its post script")
+        if script_failure is None:
             self._last_logs = self._logs  # a later failure does not come from the script
-        return told
+        return script_failure
 
     def forget_kept(self) -> None:
         """Remove the kept outputs of finished binaries."""
@@ -158,8 +158,8 @@ class Application:
         first = 0
         if len(binaries) > 1 and work.get("kept"):
             # If the service's folder is not visible, this pilot keeps them in its own, which is removed with it.
-            seen = self._workplace.visibility.of(work).staged
-            kept = work["kept"] if seen else f"{self._workplace.scratch}/kept/{os.path.basename(work['kept'])}"
+            is_visible = self._workplace.visibility.of(work).staged
+            kept = work["kept"] if is_visible else f"{self._workplace.scratch}/kept/{os.path.basename(work['kept'])}"
             self._kept = KeptWork(self._assignment, work, kept)
             first = self._kept.resume(self._scratch)
         for number in range(first, len(binaries)):
@@ -232,8 +232,8 @@ class Application:
             message = f"{what} lost a node of its batch job: {lost}"
             return Failure("platform-failure", message, exit_status=status, signal_number=number)
         if container and ended.exit_status:
-            said, status = self.last_lines(2000), ended.exit_status
-            failed = engine_failure(argv[0], container["image"], exit_status=status, last_lines=said)
+            lines, status = self.last_lines(2000), ended.exit_status
+            failed = engine_failure(argv[0], container["image"], exit_status=status, last_lines=lines)
             if failed is not None:
                 return failed
         failure = self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
@@ -260,7 +260,7 @@ class Application:
             argv,
             scratch=self._scratch,
             folder=self._work["folder"],
-            is_seen=workplace.visibility.shows(self._work),
+            is_visible=workplace.visibility.shows(self._work),
             key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
             variables={*OWN_NAMES, *TOLD_NAMES, *asked, "OMP_NUM_THREADS"},
             writable=[spool] if spool else [],
@@ -268,8 +268,8 @@ class Application:
             gpus=self._demand.get("gpus", 0),
         )
         own = b"PILOTAGE_TOKEN_FILE="
-        told = [each for each in environment if not each.startswith(own)]
-        return wrapped, [*told, own + os.fsencode(token_file)]
+        others = [each for each in environment if not each.startswith(own)]
+        return wrapped, [*others, own + os.fsencode(token_file)]
 
     def _open_files(self, binary: Mapping[str, Any]) -> tuple[Files, list[int]]:
         """The streams of a command, and which of them to close after it: the log, or files of the package."""

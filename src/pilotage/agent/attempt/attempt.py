@@ -154,13 +154,13 @@ class _Phases:
 
     def ended(self) -> list[dict[str, Any]]:
         """All phases; the last one ends now."""
-        told: list[dict[str, Any]] = []
+        phases: list[dict[str, Any]] = []
         end = self._ahead + _monotonic()
         for phase, at in reversed(self._entered):
-            told.append({"phase": phase, "started_at": at, "seconds": end - at})
+            phases.append({"phase": phase, "started_at": at, "seconds": end - at})
             end = at
-        told.reverse()
-        return told
+        phases.reverse()
+        return phases
 
 
 class AttemptRunner:
@@ -264,8 +264,8 @@ class AttemptRunner:
             if work.get("refused"):
                 raise Failure("platform-failure", f"the service cannot tell how to run it: {work['refused']}")
             if work.get("adopted") is not None:  # reused from an earlier run, already published
-                told = {"exit_code": "SUCCESS", "reason": "made-before", "exit_message": work.get("message", "")}
-                return {**told, "manifest": work["adopted"]}
+                payload = {"exit_code": "SUCCESS", "reason": "made-before", "exit_message": work.get("message", "")}
+                return {**payload, "manifest": work["adopted"]}
             scans = self._set_up(work, token)
             is_set_up = True
             binary = plain_binary(assignment, work)
@@ -273,8 +273,8 @@ class AttemptRunner:
                 return self._run_plain(assignment, work, binary, phases, fetch)
             self._turn.give()  # the rest may take long
             application = self._application(assignment, work, scans)
-            told = {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
-            return {**told, "binaries": application.binaries} if application.binaries else told
+            payload = {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
+            return {**payload, "binaries": application.binaries} if application.binaries else payload
         except Failure as known:
             failure = known
         except OSError as error:
@@ -289,8 +289,12 @@ class AttemptRunner:
                 application.blame(failure)
         elif is_set_up:  # before that, the logs belong to an earlier attempt
             last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
-        told = _failed(failure, last_lines, phase=phases.now)
-        return {**told, "binaries": application.binaries} if application is not None and application.binaries else told
+        payload = _failed(failure, last_lines, phase=phases.now)
+        return (
+            {**payload, "binaries": application.binaries}
+            if application is not None and application.binaries
+            else payload
+        )
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
         """Prepare an empty folder, the token and empty logs; returns the scans for failure patterns."""

@@ -109,10 +109,10 @@ class Spawner:
         if exit_status != _NOT_STARTED or self._error_pipe is None:
             return None
         try:
-            told = os.read(self._error_pipe[0], 65536)
+            message = os.read(self._error_pipe[0], 65536)
         except BlockingIOError:
             return None
-        _, _, rest = told.partition(b":")
+        _, _, rest = message.partition(b":")
         number, _, where = rest.partition(b":")
         try:
             return NotStarted(int(number, 16), "its folder" if where.startswith(b"noexec") else "")
@@ -171,7 +171,7 @@ def _prove() -> bool:
         files = Files(null, write_end, null)
         pid = spawner.start(["/bin/sh", "-c", "echo $$ $A; pwd"], environment=[b"A=b"], folder="/", files=files)
         _, status = os.waitpid(pid, 0)
-        told = os.read(read_end, 4096) if status == 0 else b""
+        output = os.read(read_end, 4096) if status == 0 else b""
         absent = spawner.start(["/no such command"], environment=[], folder="/", files=files)
         _, absent_status = os.waitpid(absent, 0)
         failure = spawner.failed_to_start(os.WEXITSTATUS(absent_status)) if os.WIFEXITED(absent_status) else None
@@ -182,7 +182,7 @@ def _prove() -> bool:
         for descriptor in (read_end, write_end, null):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-    return told == b"%d b\n/\n" % pid and failure is not None and failure.number == errno.ENOENT
+    return output == b"%d b\n/\n" % pid and failure is not None and failure.number == errno.ENOENT
 
 
 # A file that was just written may still be open for writing in a forked child of another slot, before its exec.
@@ -220,8 +220,8 @@ class Commands:
         self.peak_bytes = 0
         self.left_behind = False  # a process that survives SIGKILL may still use the folder and the logs
 
-    def measured(self, seen_peak_bytes: int) -> dict[str, Any]:
-        """The usage of all commands, as fields of an AttemptFinished; `seen_peak_bytes` comes from the watcher.
+    def measured(self, watched_peak_bytes: int) -> dict[str, Any]:
+        """The usage of all commands, as fields of an AttemptFinished; `watched_peak_bytes` comes from the watcher.
 
         CPU time and I/O include the children that each command waited for.
         """
@@ -234,20 +234,20 @@ class Commands:
             written_blocks += used.ru_oublock
             if used.ru_maxrss > largest:
                 largest = used.ru_maxrss
-        told: dict[str, Any] = {
+        usage: dict[str, Any] = {
             "cpu_seconds": user_seconds + system_seconds,
             "cpu_user_seconds": user_seconds,
             "cpu_system_seconds": system_seconds,
         }
         if read_blocks:
-            told["read_bytes"] = read_blocks * _BLOCK_BYTES
+            usage["read_bytes"] = read_blocks * _BLOCK_BYTES
         if written_blocks:
-            told["written_bytes"] = written_blocks * _BLOCK_BYTES
-        if self.peak_bytes or seen_peak_bytes:
-            told["peak_memory_bytes"] = max(self.peak_bytes, seen_peak_bytes)
+            usage["written_bytes"] = written_blocks * _BLOCK_BYTES
+        if self.peak_bytes or watched_peak_bytes:
+            usage["peak_memory_bytes"] = max(self.peak_bytes, watched_peak_bytes)
         elif largest:
-            told["peak_memory_below_bytes"] = largest * 1024
-        return told
+            usage["peak_memory_below_bytes"] = largest * 1024
+        return usage
 
     def run(
         self,
@@ -337,11 +337,11 @@ class Commands:
         self._used.append(usage)
         # A command starts as a fork of this process: the kernel's peak is the command's own only if it exceeds the size of
         # this process, and otherwise an upper bound.
-        told_bytes = usage.ru_maxrss * 1024
-        if told_bytes > self._own_peak_bytes:
+        command_peak_bytes = usage.ru_maxrss * 1024
+        if command_peak_bytes > self._own_peak_bytes:
             self._own_peak_bytes = own_peak_bytes() + _PEAK_MARGIN_BYTES
-            if told_bytes > self._own_peak_bytes:
-                self.peak_bytes = max(self.peak_bytes, told_bytes)
+            if command_peak_bytes > self._own_peak_bytes:
+                self.peak_bytes = max(self.peak_bytes, command_peak_bytes)
 
     def _not_started(self, argv: Sequence[str], refused: NotStarted, environment: list[bytes], folder: str) -> Failure:
         if refused.where:

@@ -67,7 +67,7 @@ class Engines:
         *,
         scratch: str,
         folder: str,
-        is_seen: bool = True,
+        is_visible: bool = True,
         key: str,
         variables: Collection[str],
         writable: Collection[str] = (),
@@ -81,7 +81,7 @@ class Engines:
         """
         name, program = self.find(container.get("engine", "any"))
         image = container["image"]
-        if not is_seen:
+        if not is_visible:
             if _is_file(image, "") and not os.path.isabs(image):
                 raise Failure("platform-failure", f"the image {image!r} is in {folder}, which is not visible here")
             folder = ""
@@ -140,11 +140,11 @@ def engine_failure(program: str, image: str, *, exit_status: int | None, last_li
         return None
     lines = [line.strip() for line in last_lines.splitlines() if line.strip()]
     telling = [line for line in lines if _NO_IMAGE.search(line)]
-    said = (telling or lines or ["it printed nothing"])[-1]
+    detail = (telling or lines or ["it printed nothing"])[-1]
     if telling:
-        message = f"cannot get the image {image!r}: {said}"
+        message = f"cannot get the image {image!r}: {detail}"
         return Failure("command-not-found", message, exit_status=exit_status)
-    message = f"{program!r} could not run the container of the image {image!r}: {said}"
+    message = f"{program!r} could not run the container of the image {image!r}: {detail}"
     return Failure("platform-failure", message, exit_status=exit_status)
 
 

@@ -10,7 +10,7 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pilotage.agent.resources import VARIABLES, resources_of, told_amounts
+from pilotage.agent.resources import VARIABLES, amounts_of, resources_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,8 +67,8 @@ def own_entries(
 @lru_cache(maxsize=256)
 def _common_entries(resources: Resources, nodes: int, scratch: str, folder: str) -> list[bytes]:
     """The variables that are the same for most attempts of a slot."""
-    told = [*told_amounts(resources), f"NODES={nodes}", f"SCRATCH={scratch}", f"FOLDER={folder}"]
-    return [os.fsencode(f"{_OURS}{each}") for each in told]
+    values = [*amounts_of(resources), f"NODES={nodes}", f"SCRATCH={scratch}", f"FOLDER={folder}"]
+    return [os.fsencode(f"{_OURS}{each}") for each in values]
 
 
 class Environments:

@@ -370,7 +370,7 @@ class VisibleFolders(NamedTuple):
 class _Looked(NamedTuple):
     mark: str
     until: float
-    seen: VisibleFolders
+    folders: VisibleFolders
 
 
 class FolderVisibility:
@@ -384,7 +384,7 @@ class FolderVisibility:
         """Which folders of a work's job are visible, as of the last check."""
         looked = self._looked.get(work["staged"])
         if looked is not None and looked.mark == work.get("mark") and self._clock() < looked.until:
-            return looked.seen
+            return looked.folders
         return self.look(work)
 
     def shows(self, work: Mapping[str, Any]) -> bool:
@@ -397,7 +397,7 @@ class FolderVisibility:
     def look(self, work: Mapping[str, Any]) -> VisibleFolders:
         """Check now: a file was missing, or the last check is too old."""
         staged, folder, mark = work["staged"], work["folder"], work.get("mark", "")
-        seen = NOTHING
+        folders = NOTHING
         if mark:
             is_staged = _says(f"{staged}/{MARK_FILE}", mark)
             is_folder = is_staged
@@ -405,11 +405,11 @@ class FolderVisibility:
                 is_folder = _says(f"{folder}/{work['folder_mark']}", mark)
             elif not _is_below(staged, folder):
                 is_folder = False
-            seen = VisibleFolders(is_folder, is_staged)
+            folders = VisibleFolders(is_folder, is_staged)
         if len(self._looked) >= REMEMBERED_MAX:
             self._looked.clear()
-        self._looked[staged] = _Looked(mark, self._clock() + AGAIN_SECONDS, seen)
-        return seen
+        self._looked[staged] = _Looked(mark, self._clock() + AGAIN_SECONDS, folders)
+        return folders
 
 
 NOTHING = VisibleFolders(folder=False, staged=False)

@@ -95,14 +95,14 @@ class LogFile:
             written = self._dropped_bytes + size
             if final and size > HEAD_BYTES:
                 os.ftruncate(self.descriptor, 0)
-        told: dict[str, Any] = {"stream": self.stream, "head": head.decode("utf-8", "replace")}
+        record: dict[str, Any] = {"stream": self.stream, "head": head.decode("utf-8", "replace")}
         if tail:
-            told["tail"] = tail.decode("utf-8", "replace")
+            record["tail"] = tail.decode("utf-8", "replace")
         if written > len(head) + len(tail):
-            told["dropped_bytes"] = written - len(head) - len(tail)
+            record["dropped_bytes"] = written - len(head) - len(tail)
         if not final:
-            told["final"] = False
-        return told
+            record["final"] = False
+        return record
 
     def last_lines(self, characters_max: int) -> str:
         """The end of the log, from the start of a line if that is near."""

@@ -356,14 +356,14 @@ def _keys(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> list[str]:
     import hashlib
 
     ref = assignment["ref"]
-    digest = hashlib.sha256(_said([ref["job"], ref["package"], assignment.get("epoch", 1), work.get("container")]))
-    digest.update(_said([assignment.get("inputs", ()), work.get("inputs", ())]))
+    digest = hashlib.sha256(_encoded([ref["job"], ref["package"], assignment.get("epoch", 1), work.get("container")]))
+    digest.update(_encoded([assignment.get("inputs", ()), work.get("inputs", ())]))
     keys = []
     for number, binary in enumerate(work["binaries"]):
-        digest.update(_said(binary))
+        digest.update(_encoded(binary))
         keys.append(f"{number + 1}-{digest.hexdigest()[:32]}")
     return keys
 
 
-def _said(value: Any) -> bytes:
+def _encoded(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()

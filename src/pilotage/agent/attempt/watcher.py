@@ -62,7 +62,7 @@ class Watch:
         self._kill_at = 0.0
         self._began = 0.0
         self._look_at = 0.0
-        self._was_seen = False
+        self._was_measured = False
         self._progressed = 0.0
         self._progress: tuple[int, float] = (-1, 0.0)
         self.is_busy = False
@@ -109,7 +109,7 @@ class Watch:
             self._session = session
             self._began = time.monotonic()
             self._look_at = self._began + self._watcher.first_look_seconds
-            self._was_seen = False
+            self._was_measured = False
             self._kill_at = 0.0
             if self.stopped is not None:
                 self._signal(at_once=False)
@@ -157,7 +157,7 @@ class Watch:
         with self._lock:
             if not self._session:
                 return 0.0
-            first_look = 0.0 if self._was_seen or self._kill_at else self._look_at
+            first_look = 0.0 if self._was_measured or self._kill_at else self._look_at
             moments = [each for each in (self._kill_at, self._deadline, first_look) if each]
         return min(moments, default=0.0)
 
@@ -182,7 +182,7 @@ class Watch:
         used = memory_bytes(pids)
         # The total now, or the peak of one process: the joint peak between two looks is unknown.
         self.peak_bytes = max(self.peak_bytes, used, largest_peak_bytes(pids))
-        self._was_seen = True
+        self._was_measured = True
         if limits.memory_bytes and used > limits.memory_bytes:
             shared_once = own_share_bytes(pids)
             if shared_once > limits.memory_bytes:

@@ -45,7 +45,7 @@ class UndeclaredFiles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, str], set[tuple[str, ...]]] = {}  # by job and stage
+        self._reported: dict[tuple[str, str], set[tuple[str, ...]]] = {}  # by job and stage
 
     def look(self, ref: Mapping[str, Any], work: Mapping[str, Any], manifest: Any, removed: Iterable[str]) -> list[str]:
         """The undeclared files of an attempt to report, in order; mostly none."""
@@ -61,12 +61,12 @@ class UndeclaredFiles:
         kind = tuple(_DIGITS.sub("0", name) for name in left[:NAMES_MAX])
         stage = (ref["job"], ref["package"].partition(".")[0])
         with self._lock:
-            if len(self._told) >= _STAGES_MAX:
-                self._told.clear()
-            told = self._told.setdefault(stage, set())
-            if kind in told or len(told) >= KINDS_MAX:
+            if len(self._reported) >= _STAGES_MAX:
+                self._reported.clear()
+            reported = self._reported.setdefault(stage, set())
+            if kind in reported or len(reported) >= KINDS_MAX:
                 return False
-            told.add(kind)
+            reported.add(kind)
             return True
 
 

@@ -92,15 +92,15 @@ def script(
 
 def _before(*, key: str, index: str, output: str, folder: str) -> list[str]:
     lines = ["n=$(printf '\\nx') n=${n%x}", "r=$(printf '\\rx') r=${r%x}"]
-    said, written = quoted(key), quoted(output_of(output, key))
+    quoted_key, written = quoted(key), quoted(output_of(output, key))
     if index:
         match = _NUMBERED.fullmatch(key)
         if match is None:
             raise ValueError(f"the key of an array ends in a number, not {key!r}")
         start, digits = match.groups()
         lines.append(f"i=$(({digits} + {index}))")
-        said, written = f'{quoted(start)}"$i"', f'{quoted(f"{output}/{encoded(start)}")}"$i".out'
-    lines += [f"{REQUEST_VARIABLE}={said}", f"export {REQUEST_VARIABLE}"]
+        quoted_key, written = f'{quoted(start)}"$i"', f'{quoted(f"{output}/{encoded(start)}")}"$i".out'
+    lines += [f"{REQUEST_VARIABLE}={quoted_key}", f"export {REQUEST_VARIABLE}"]
     if output:
         lines += [f"true >>{written} || exit {CANNOT_WRITE_STATUS}", f"exec >>{written} 2>&1"]
     if folder:
@@ -111,10 +111,10 @@ def _before(*, key: str, index: str, output: str, folder: str) -> list[str]:
 def _checking(agent: str, sha256: str) -> list[str]:
     """Lines that end the script if a file has changed; not if it is gone, or the node cannot compute a checksum."""
     file = quoted(agent)
-    told = quoted(f"pilotage: {agent} has changed since it was installed, and is not started: its sha256 is")
+    message = quoted(f"pilotage: {agent} has changed since it was installed, and is not started: its sha256 is")
     return [
         f"d=$({{ sha256sum <{file} || shasum -a 256 <{file} || openssl dgst -sha256 -r <{file}; }} 2>/dev/null)",
-        f'case "$d" in "{sha256}"*|"") ;; *) echo {told} "${{d%% *}}" >&2; exit {ANOTHER_AGENT_STATUS};; esac',
+        f'case "$d" in "{sha256}"*|"") ;; *) echo {message} "${{d%% *}}" >&2; exit {ANOTHER_AGENT_STATUS};; esac',
     ]
 
 
@@ -193,9 +193,9 @@ class Dialect(ABC):
 
     def cancelled(self, answer: Answer) -> None:
         """Raise `Unknown`, unless all jobs are gone or about to end."""
-        said = f"{answer.stdout}\n{answer.stderr}".split("\n")
-        others = [line for line in said if line.strip() and not re.search(self.harmless, line)]
-        if answer.exit_status is None or (answer.exit_status and (others or not any(said))):
+        lines = f"{answer.stdout}\n{answer.stderr}".split("\n")
+        others = [line for line in lines if line.strip() and not re.search(self.harmless, line)]
+        if answer.exit_status is None or (answer.exit_status and (others or not any(lines))):
             raise Unknown(message_of(answer))
 
     @abstractmethod
@@ -212,8 +212,8 @@ class Dialect(ABC):
 
     def version(self, answer: Answer) -> str:
         """The installed version; empty if another system answered."""
-        told = re.search(self.version_pattern, f"{answer.stdout}\n{answer.stderr}", re.MULTILINE)
-        return told.group(1) if told and answer.exit_status is not None else ""
+        match = re.search(self.version_pattern, f"{answer.stdout}\n{answer.stderr}", re.MULTILINE)
+        return match.group(1) if match and answer.exit_status is not None else ""
 
     def job_name(self, key: str) -> str:
         """The job name of a key."""

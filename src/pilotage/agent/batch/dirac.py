@@ -84,7 +84,7 @@ class Dirac(Dialect):
             cure = "request it with a directive, not in the entry"
             raise ValueError(f"pilotage cannot request {' and '.join(unsaid)} from DIRAC: {cure}")
         several = wanted.count > 1
-        told = {
+        attributes = {
             "JobName": f'"{self.job_name(wanted.key)}{"+%n" if several else ""}"',
             "JobGroup": f'"{self.prefix}"',
             "Executable": '"run.sh"',
@@ -97,14 +97,14 @@ class Dirac(Dialect):
             "Site": f'"{wanted.queue}"' if wanted.queue else "",
             "OwnerGroup": f'"{wanted.account}"' if wanted.account else "",
         }
-        lines = [f"{name} = {value};" for name, value in told.items() if value] + list(wanted.directives)
+        lines = [f"{name} = {value};" for name, value in attributes.items() if value] + list(wanted.directives)
         jdl = re.sub(r"([\\$`])", r"\\\1", "\n".join(lines))  # escaped for the here-document
         return Call(("sh",), _SUBMIT.format(script=self.script(wanted, index="$1", folder=wanted.folder), jdl=jdl))
 
     def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The number of each job, in the order of its parameters."""
-        told = re.search(r"JobID = \[?([0-9]+(?:, [0-9]+)*)\]?", answer.stdout)
-        jobs = told.group(1).split(", ") if told else []
+        match = re.search(r"JobID = \[?([0-9]+(?:, [0-9]+)*)\]?", answer.stdout)
+        jobs = match.group(1).split(", ") if match else []
         if answer.exit_status != 0 or len(jobs) != wanted.count:
             raise rejection(answer, _VERDICTS)
         return self.ids(wanted, lambda index: f"{jobs[index]}+{index}" if wanted.count > 1 else jobs[index])
@@ -124,9 +124,13 @@ class Dirac(Dialect):
             rows = []
         for row in rows:
             if len(row) >= 5 and row[0].strip().isdigit():
-                job, name, *told = (cell.strip() for cell in row[:5])
+                job, name, *cells = (cell.strip() for cell in row[:5])
                 name, plus, element = name.partition("+")
-                keep(found, self.key(name, number(element) if plus else None), _seen(f"{job}{plus}{element}", *told))
+                keep(
+                    found,
+                    self.key(name, number(element) if plus else None),
+                    _batch_job(f"{job}{plus}{element}", *cells),
+                )
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
@@ -147,7 +151,7 @@ class Dirac(Dialect):
         return Limits()
 
 
-def _seen(job: str, status: str, minor: str, site: str) -> BatchJob:
+def _batch_job(job: str, status: str, minor: str, site: str) -> BatchJob:
     node = "" if site in ("ANY", "Multiple") else site
     if status in ("Done", "Killed", "Deleted", "Failed"):
         reason: Reason = "ended" if status == "Done" else "cancelled"

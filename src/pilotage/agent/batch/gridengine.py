@@ -95,10 +95,10 @@ class GridEngine(Dialect):
 
     def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job number, with the array index; warnings are ignored."""
-        told = re.search(r"^([0-9]+)(\.[0-9]+-[0-9]+:[0-9]+)?$", answer.stdout, re.MULTILINE)
-        if not told or answer.exit_status is None:
+        match = re.search(r"^([0-9]+)(\.[0-9]+-[0-9]+:[0-9]+)?$", answer.stdout, re.MULTILINE)
+        if not match or answer.exit_status is None:
             raise rejection(answer, _VERDICTS)
-        job = told.group(1)
+        job = match.group(1)
         return self.ids(wanted, lambda index: f"{job}.{index}" if wanted.count > 1 else job)
 
     def listing(self) -> Call:
@@ -113,19 +113,19 @@ class GridEngine(Dialect):
             raise Unknown(f"qstat printed an incomplete document: {error}") from error
         found: dict[str, BatchJob] = {}
         for job in root.iter("job_list"):
-            told = {each.tag: (each.text or "").strip() for each in job}
-            element = number(told.get("tasks", ""), -1)
-            native_id, state = told.get("JB_job_number", ""), told.get("state", "")
+            values = {each.tag: (each.text or "").strip() for each in job}
+            element = number(values.get("tasks", ""), -1)
+            native_id, state = values.get("JB_job_number", ""), values.get("state", "")
             waits = "E" in state or "q" in state
             reason: Reason = "held" if waits and "h" in state else ""
-            seen = BatchJob(
+            batch_job = BatchJob(
                 native_id if element < 0 else f"{native_id}.{element}",
                 "queued" if waits else "running",
                 "error" if "E" in state and "d" not in state else reason,
-                told.get("queue_name", "").partition("@")[2],
+                values.get("queue_name", "").partition("@")[2],
                 detail=state,
             )
-            keep(found, self.key(told.get("JB_name", ""), None if element < 0 else element), seen)
+            keep(found, self.key(values.get("JB_name", ""), None if element < 0 else element), batch_job)
         return found
 
     def errors(self, native_ids: Collection[str]) -> Call:
@@ -137,11 +137,11 @@ class GridEngine(Dialect):
         found: dict[str, str] = {}
         for record in re.split(r"^=+$", answer.stdout, flags=re.MULTILINE):
             job = re.search(r"^job_number:\s+([0-9]+)", record, re.MULTILINE)
-            for element, said in re.findall(r"^error reason\s+([0-9]+):\s+(.*?)\s*$", record, re.MULTILINE):
+            for element, message in re.findall(r"^error reason\s+([0-9]+):\s+(.*?)\s*$", record, re.MULTILINE):
                 if job:
-                    found[f"{job.group(1)}.{element}"] = said
+                    found[f"{job.group(1)}.{element}"] = message
                     if element == "1":
-                        found[job.group(1)] = said
+                        found[job.group(1)] = message
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
@@ -158,15 +158,17 @@ class GridEngine(Dialect):
             return {}
         found: dict[str, BatchJob] = {}
         for record in re.split(r"^=+$", answered(answer), flags=re.MULTILINE):
-            told = fields(record)
-            native_id, element = told.get("jobnumber", ""), number(told.get("taskid", ""), -1)
-            if not native_id or "failed" not in told:
+            entry = fields(record)
+            native_id, element = entry.get("jobnumber", ""), number(entry.get("taskid", ""), -1)
+            if not native_id or "failed" not in entry:
                 continue
-            reason, status = _end(told)
+            reason, status = _end(entry)
             native_id = native_id if element < 0 else f"{native_id}.{element}"
-            said = told["failed"] if number(told["failed"]) else f"exit status {told.get('exit_status', 'unknown')}"
-            seen = BatchJob(native_id, "ended", reason, told.get("hostname", ""), status, said)
-            keep(found, self.key(told.get("jobname", ""), None if element < 0 else element), seen)
+            detail = (
+                entry["failed"] if number(entry["failed"]) else f"exit status {entry.get('exit_status', 'unknown')}"
+            )
+            batch_job = BatchJob(native_id, "ended", reason, entry.get("hostname", ""), status, detail)
+            keep(found, self.key(entry.get("jobname", ""), None if element < 0 else element), batch_job)
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
@@ -187,24 +189,24 @@ class GridEngine(Dialect):
         """The queues with the limits of one host each, and the global limits."""
         queues = []
         for record in re.split(r"^(?=qname\s)", answered(answers[0]), flags=re.MULTILINE):
-            told = fields(record.replace("\\\n", ""))
-            if told.get("qname"):
+            queue = fields(record.replace("\\\n", ""))
+            if queue.get("qname"):
                 slots = max(
-                    [number(each) for each in re.findall(r"(?:^|[=,])([0-9]{1,18})", told.get("slots", ""))] or [0]
+                    [number(each) for each in re.findall(r"(?:^|[=,])([0-9]{1,18})", queue.get("slots", ""))] or [0]
                 )
-                slot_bytes = size_bytes(told.get("h_vmem", ""))
+                slot_bytes = size_bytes(queue.get("h_vmem", ""))
                 queues.append(
                     Queue(
-                        told["qname"],
-                        wall_seconds=seconds(told.get("h_rt", "")),
+                        queue["qname"],
+                        wall_seconds=seconds(queue.get("h_rt", "")),
                         cores=slots,
                         memory_bytes=slots * slot_bytes,
                         core_memory_bytes=slot_bytes,
                     )
                 )
-        told = fields(answered(answers[1]))
-        jobs = [number(told.get(name, "")) for name in ("max_u_jobs", "max_jobs")]
-        return Limits(tuple(queues), number(told.get("max_aj_tasks", "")), min(filter(None, jobs), default=0))
+        settings = fields(answered(answers[1]))
+        jobs = [number(settings.get(name, "")) for name in ("max_u_jobs", "max_jobs")]
+        return Limits(tuple(queues), number(settings.get("max_aj_tasks", "")), min(filter(None, jobs), default=0))
 
 
 def _element(native_id: str) -> int | None:
@@ -218,20 +220,20 @@ def _measured_bytes(text: str) -> float:
     return float(match.group(1)) * 1024.0 ** " kmgt".index(match.group(2) or " ") if match else 0.0
 
 
-def _end(told: Mapping[str, str]) -> tuple[Reason, int | None]:
+def _end(record: Mapping[str, str]) -> tuple[Reason, int | None]:
     """Why a job ended, and its exit status, from its accounting record."""
-    failed, status = number(told["failed"]), number(told.get("exit_status", ""))
-    limits = dict(re.findall(r"\b(h_\w+)=([\w.]+)", told.get("category", "")))
+    failed, status = number(record["failed"]), number(record.get("exit_status", ""))
+    limits = dict(re.findall(r"\b(h_\w+)=([\w.]+)", record.get("category", "")))
     if failed not in (0, _ENFORCED, _AFTERWARDS):
         return "platform-failure", None
     if failed == 0 and status <= _SIGNALS_FROM:
         return ("failed", status) if status else ("ended", 0)
-    ran_seconds = number(told.get("ru_wallclock", ""))
+    ran_seconds = number(record.get("ru_wallclock", ""))
     if "h_rt" in limits and ran_seconds >= number(limits["h_rt"]):
         return "wall-time", None
     if failed == _ENFORCED:
         # The record does not say which limit. Without a time request it may be that of the queue.
-        most_bytes = size_bytes(limits.get("h_vmem", "")) * max(1, number(told.get("slots", "")))
-        is_full = "h_rt" in limits or _measured_bytes(told.get("maxvmem", "")) >= _NEARLY * most_bytes
+        most_bytes = size_bytes(limits.get("h_vmem", "")) * max(1, number(record.get("slots", "")))
+        is_full = "h_rt" in limits or _measured_bytes(record.get("maxvmem", "")) >= _NEARLY * most_bytes
         return ("out-of-memory" if most_bytes and is_full else "wall-time"), None
     return "killed", None

@@ -61,7 +61,7 @@ class HTCondor(Dialect):
             raise ValueError(f"HTCondor starts such a job on one node only, not on {wanted.nodes}")
         script = base64.b64encode(self.script(wanted).encode("utf-8", "surrogateescape")).decode()
         overdue = f"(JobStatus == 2 && time() - EnteredCurrentStatus > {wanted.wall_seconds})"
-        told = {
+        commands = {
             "universe": "vanilla",
             "executable": "/bin/sh",
             "transfer_executable": "false",
@@ -78,17 +78,17 @@ class HTCondor(Dialect):
             "periodic_remove": "(JobStatus == 1 && NumJobStarts > 0)"
             + (f" || {overdue}" if wanted.wall_seconds else ""),
         }
-        lines = [f"{name} = {value}" for name, value in told.items() if value]
+        lines = [f"{name} = {value}" for name, value in commands.items() if value]
         return Call(
             ("condor_submit", "-terse", "-"), "\n".join([*lines, *wanted.directives, f"queue {wanted.count}", ""])
         )
 
     def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The cluster and process numbers."""
-        told = re.search(r"^([0-9]+)\.[0-9]+ - [0-9]+\.[0-9]+$", answer.stdout, re.MULTILINE)
-        if not told or answer.exit_status != 0:
+        match = re.search(r"^([0-9]+)\.[0-9]+ - [0-9]+\.[0-9]+$", answer.stdout, re.MULTILINE)
+        if not match or answer.exit_status != 0:
             raise rejection(answer, _VERDICTS)
-        cluster = told.group(1)
+        cluster = match.group(1)
         return self.ids(wanted, lambda index: f"{cluster}.{index}")
 
     def listing(self) -> Call:
@@ -98,9 +98,9 @@ class HTCondor(Dialect):
     def listed(self, answer: Answer) -> dict[str, BatchJob]:
         """All our jobs by key; ended ones are not listed."""
         found: dict[str, BatchJob] = {}
-        for told in documents(answered(answer)):
-            key = self.key(str(told.get("PilotageName", "")), number(str(told.get("ProcId", ""))))
-            keep(found, key, _seen(told))
+        for ad in documents(answered(answer)):
+            key = self.key(str(ad.get("PilotageName", "")), number(str(ad.get("ProcId", ""))))
+            keep(found, key, _batch_job(ad))
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
@@ -110,7 +110,7 @@ class HTCondor(Dialect):
 
     def remembered(self, answer: Answer) -> dict[str, BatchJob]:
         """Ended jobs by key; the newest record comes first."""
-        return {key: seen for key, seen in self.listed(answer).items() if seen.state == "ended"}
+        return {key: batch_job for key, batch_job in self.listed(answer).items() if batch_job.state == "ended"}
 
     def _ours(self) -> str:
         return f'regexp("^{self.prefix}[.]", PilotageName)'
@@ -137,21 +137,21 @@ class HTCondor(Dialect):
         return Limits((), array_max, jobs_max)
 
 
-def _seen(told: Mapping[str, Any]) -> BatchJob:
-    native_id = f"{told.get('ClusterId', '')}.{told.get('ProcId', '')}"
-    node = str(told.get("RemoteHost") or told.get("LastRemoteHost") or "").rpartition("@")[2]
-    status, why = told.get("JobStatus"), str(told.get("HoldReason") or told.get("RemoveReason") or "")
+def _batch_job(ad: Mapping[str, Any]) -> BatchJob:
+    native_id = f"{ad.get('ClusterId', '')}.{ad.get('ProcId', '')}"
+    node = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "").rpartition("@")[2]
+    status, why = ad.get("JobStatus"), str(ad.get("HoldReason") or ad.get("RemoveReason") or "")
     if status in (1, _HELD):
         return BatchJob(native_id, "queued", "held" if status == _HELD else "", detail=why)
     if status == _COMPLETED:
-        code = told.get("ExitCode")
-        if told.get("ExitBySignal") is True or not isinstance(code, int):
+        code = ad.get("ExitCode")
+        if ad.get("ExitBySignal") is True or not isinstance(code, int):
             return BatchJob(native_id, "ended", "killed", node, detail=why)
         return BatchJob(native_id, "ended", "failed" if code else "ended", node, code, why)
     if status != _REMOVED:
         return BatchJob(native_id, "running", node=node)
-    wall_seconds = number(str(told.get("PilotageWall", "")))
+    wall_seconds = number(str(ad.get("PilotageWall", "")))
     reason: Reason = "cancelled" if "condor_rm" in why else "preempted"
-    if reason == "preempted" and 0 < wall_seconds <= number(str(told.get("RemoteWallClockTime", ""))):
+    if reason == "preempted" and 0 < wall_seconds <= number(str(ad.get("RemoteWallClockTime", ""))):
         reason = "wall-time"
     return BatchJob(native_id, "ended", reason, node, detail=why)

@@ -84,10 +84,10 @@ class Lsf(Dialect):
 
     def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job number, with the array index."""
-        told = re.search(r"Job <([0-9]+)> is submitted", answer.stdout)
-        if not told or answer.exit_status is None:
+        match = re.search(r"Job <([0-9]+)> is submitted", answer.stdout)
+        if not match or answer.exit_status is None:
             raise rejection(answer, _VERDICTS)
-        job = told.group(1)
+        job = match.group(1)
         return self.ids(wanted, lambda index: f"{job}[{index}]" if wanted.count > 1 else job)
 
     def listing(self) -> Call:
@@ -110,7 +110,7 @@ class Lsf(Dialect):
             name, why = re.sub(r"\[[0-9]+\]$", "", cells[-1]), " ".join(cells[5:-1])
             element = number(index) or None
             native_id = job if element is None else f"{number(job)}[{element}]"
-            keep(found, self.key(name, element), _seen(native_id, state, status, node, why))
+            keep(found, self.key(name, element), _batch_job(native_id, state, status, node, why))
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
@@ -130,11 +130,13 @@ class Lsf(Dialect):
         """The open queues with the most slots of a host, and the global limits."""
         lines = [line.split() for line in answered(answers[0]).split("\n")]
         queues = [Queue(cells[0], cores=number(cells[6])) for cells in lines if len(cells) > 6 and "Open" in cells[2]]
-        told = dict(re.findall(r"^\s*(MAX_\w+)\s*=\s*([0-9]{1,15})", answered(answers[1]), re.MULTILINE))
-        return Limits(tuple(queues), number(told.get("MAX_JOB_ARRAY_SIZE", "")), number(told.get("MAX_PEND_JOBS", "")))
+        limits = dict(re.findall(r"^\s*(MAX_\w+)\s*=\s*([0-9]{1,15})", answered(answers[1]), re.MULTILINE))
+        return Limits(
+            tuple(queues), number(limits.get("MAX_JOB_ARRAY_SIZE", "")), number(limits.get("MAX_PEND_JOBS", ""))
+        )
 
 
-def _seen(native_id: str, state: str, status: str, node: str, why: str) -> BatchJob:
+def _batch_job(native_id: str, state: str, status: str, node: str, why: str) -> BatchJob:
     if state in _WAITING:
         return BatchJob(native_id, "queued", "held" if state == "PSUSP" else "", detail=state)
     node = "" if node == "-" else re.split(r"[:*]", node)[-1]
@@ -145,6 +147,6 @@ def _seen(native_id: str, state: str, status: str, node: str, why: str) -> Batch
     if state != "EXIT":  # also a job on an unreachable host
         return BatchJob(native_id, "running", node=node, detail=state)
     code = number(status)
-    told = (reason for pattern, reason in _REASONS if re.search(pattern, why))
-    reason: Reason = next(told, "killed" if code > _SIGNALS_FROM else "failed")
+    reasons = (reason for pattern, reason in _REASONS if re.search(pattern, why))
+    reason: Reason = next(reasons, "killed" if code > _SIGNALS_FROM else "failed")
     return BatchJob(native_id, "ended", reason, node, code if reason == "failed" else None, why or state)

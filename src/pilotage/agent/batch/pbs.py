@@ -86,10 +86,10 @@ class Pbs(Dialect):
 
     def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job identifier, with the array index."""
-        told = re.fullmatch(r"([0-9]+)(\[\])?(\.\S+)?", answer.stdout.strip())
-        if not told or answer.exit_status != 0:
+        match = re.fullmatch(r"([0-9]+)(\[\])?(\.\S+)?", answer.stdout.strip())
+        if not match or answer.exit_status != 0:
             raise rejection(answer, _VERDICTS)
-        job, server = told.group(1), told.group(3) or ""
+        job, server = match.group(1), match.group(3) or ""
         return self.ids(wanted, lambda index: f"{job}[{index}]{server}" if wanted.count > 1 else f"{job}{server}")
 
     def listing(self) -> Call:
@@ -101,13 +101,13 @@ class Pbs(Dialect):
         text = answered(answer)
         jobs = _objects(document(text).get("Jobs")) if text.strip() else {}
         # A queued array element may show only its state.
-        names = {number(job): name for job, told in jobs.items() for name in [_name(told)] if name}
+        names = {number(job): name for job, job_fields in jobs.items() for name in [_name(job_fields)] if name}
         found: dict[str, BatchJob] = {}
         for job in sorted(jobs, key=number):
             place = re.match(r"[0-9]+(?:\[([0-9]{0,9})\])?", job)
             if place and place.group(1) != "":  # else it is the array itself
                 element = None if place.group(1) is None else int(place.group(1))
-                keep(found, self.key(names.get(number(job), ""), element), _seen(job, jobs[job]))
+                keep(found, self.key(names.get(number(job), ""), element), _batch_job(job, jobs[job]))
         return found
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
@@ -126,10 +126,10 @@ class Pbs(Dialect):
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
         """The queues with their largest jobs, and the limits of the server."""
-        told, servers = (document(answered(answer)) for answer in answers[:2])
+        data, servers = (document(answered(answer)) for answer in answers[:2])
         server = next(iter(_objects(servers.get("Server")).values()), {})
         queues = []
-        for name, queue in _objects(told.get("Queue")).items():
+        for name, queue in _objects(data.get("Queue")).items():
             most = _objects({"": queue.get("resources_max")}).get("", {})
             wall_seconds, memory_bytes = seconds(str(most.get("walltime", ""))), size_bytes(str(most.get("mem", "")))
             default = name == server.get("default_queue")
@@ -137,26 +137,26 @@ class Pbs(Dialect):
         return Limits(tuple(queues), number(str(server.get("max_array_size", ""))))
 
 
-def _objects(told: object) -> dict[str, dict[str, Any]]:
+def _objects(data: object) -> dict[str, dict[str, Any]]:
     """The objects of a document by name."""
-    return {name: each for name, each in told.items() if isinstance(each, dict)} if isinstance(told, dict) else {}
+    return {name: each for name, each in data.items() if isinstance(each, dict)} if isinstance(data, dict) else {}
 
 
-def _name(told: Mapping[str, Any]) -> str:
-    variables = told.get("Variable_List")
+def _name(job_fields: Mapping[str, Any]) -> str:
+    variables = job_fields.get("Variable_List")
     text = variables.get("PILOTAGE_NAME", "") if isinstance(variables, dict) else json.dumps(variables)
     match = re.search(r"(?:^|PILOTAGE_NAME=)([\w.-]+)\+", str(text))
     return match.group(1) if match else ""
 
 
-def _seen(job: str, told: Mapping[str, Any]) -> BatchJob:
-    state, comment = str(told.get("job_state", "")), str(told.get("comment", ""))
-    node = re.split(r"[/+(]", str(told.get("exec_host", "")))[0]
+def _batch_job(job: str, job_fields: Mapping[str, Any]) -> BatchJob:
+    state, comment = str(job_fields.get("job_state", "")), str(job_fields.get("comment", ""))
+    node = re.split(r"[/+(]", str(job_fields.get("exec_host", "")))[0]
     if state in ("Q", "H", "W", "T", "M"):
         return BatchJob(job, "queued", "held" if state == "H" else "", detail=comment or state)
     if state not in ("F", "X"):
         return BatchJob(job, "running", node=node, detail=state)
-    status, deleted = told.get("Exit_status"), str(told.get("substate", "")) == _DELETED
+    status, deleted = job_fields.get("Exit_status"), str(job_fields.get("substate", "")) == _DELETED
     if not isinstance(status, int) or status == _TERMINATED:
         return BatchJob(job, "ended", "cancelled" if deleted or status is None else "killed", node, detail=comment)
     if status < 0:

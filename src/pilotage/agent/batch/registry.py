@@ -61,13 +61,13 @@ def faults_of(name: str) -> list[str]:
     try:
         dialect = found(PREFIX)
     except Exception as error:  # noqa: BLE001 # any exception is a fault to report
-        return [f"it cannot be instantiated: {_told(error)}"]
+        return [f"it cannot be instantiated: {_text_of(error)}"]
     faults = []
     for what, check in _CHECKS.items():
         try:
             faults += [f"{what}: {fault}" for fault in check(dialect)]
         except Exception as error:  # noqa: BLE001 # any exception is a fault to report
-            faults.append(f"{what}: {_told(error)}")
+            faults.append(f"{what}: {_text_of(error)}")
     return faults
 
 
@@ -78,7 +78,7 @@ def main(name: str) -> int:
     return 1 if faults else 0
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -134,14 +134,14 @@ def _answers(dialect: Dialect) -> Iterator[str]:
     for name, read in readers.items():
         for answer in ANSWERS:
             try:
-                told = read(answer)
+                result = read(answer)
             except BatchError:
                 continue
             except Exception as error:  # noqa: BLE001 # any other exception is a fault to report
-                yield f"{name} raises {_told(error)} for {repr(answer)[:120]}"
+                yield f"{name} raises {_text_of(error)} for {repr(answer)[:120]}"
                 continue
-            if not isinstance(told, _KINDS.get(name, object)):
-                yield f"{name} returns {told!r} for {repr(answer)[:120]}"
+            if not isinstance(result, _KINDS.get(name, object)):
+                yield f"{name} returns {result!r} for {repr(answer)[:120]}"
             elif name == "listed" and answer.exit_status is None:
                 yield "listed must raise Unknown without an answer: an unknown list is not an empty one"
 

@@ -119,12 +119,12 @@ class Slurm(Dialect):
 
     def submitted(self, wanted: BatchRequest, answer: Answer) -> dict[str, str]:
         """The job number, with the array index."""
-        told = re.findall(r"^([0-9]+)(?:;\S*)?$", answer.stdout, re.MULTILINE)
-        if not told or answer.exit_status != 0:
+        numbers = re.findall(r"^([0-9]+)(?:;\S*)?$", answer.stdout, re.MULTILINE)
+        if not numbers or answer.exit_status != 0:
             if answer.exit_status is None and "sleeping and retrying" in answer.stderr:
                 raise Busy(message_of(answer))  # the time limit hit one of its pauses
             raise rejection(answer, _VERDICTS)
-        job = told[-1]  # after the output of the site's own plugins
+        job = numbers[-1]  # after the output of the site's own plugins
         return self.ids(wanted, lambda index: f"{job}_{index}" if wanted.count > 1 else job)
 
     def listing(self) -> Call:
@@ -144,7 +144,7 @@ class Slurm(Dialect):
             element = int(cells[2]) if re.fullmatch("[0-9]{1,9}", cells[2]) else None
             lines.append((number(cells[0]), _Line(cells[1], element, cells[3], number(cells[4]), *cells[5:8])))
         for _, line in sorted(lines, key=lambda each: each[0]):
-            keep(found, self.key(line.name, line.element), _seen(line))
+            keep(found, self.key(line.name, line.element), _batch_job(line))
         return found
 
     def history(self, native_ids: Mapping[str, str]) -> Call:
@@ -161,13 +161,13 @@ class Slurm(Dialect):
         found: dict[str, BatchJob] = {}
         for text in answered(answer).split("\n"):
             cells = text.split("|", 5)
-            told = re.fullmatch(r"([0-9]+)(?:_([0-9]{1,9}))?", cells[0])
-            if len(cells) == 6 and told:
+            match = re.fullmatch(r"([0-9]+)(?:_([0-9]{1,9}))?", cells[0])
+            if len(cells) == 6 and match:
                 status, _, signal = cells[2].partition(":")
-                element = None if told.group(2) is None else int(told.group(2))
-                line = _Line(told.group(1), element, cells[1], number(status) << 8 | number(signal), *cells[3:6])
-                keep(found, self.key(line.name, element), _seen(line))
-        return {key: seen for key, seen in found.items() if seen.state == "ended"}
+                element = None if match.group(2) is None else int(match.group(2))
+                line = _Line(match.group(1), element, cells[1], number(status) << 8 | number(signal), *cells[3:6])
+                keep(found, self.key(line.name, element), _batch_job(line))
+        return {key: batch_job for key, batch_job in found.items() if batch_job.state == "ended"}
 
     def cancel(self, native_ids: Mapping[str, str]) -> Call:
         """One scancel per name; it checks name and id."""
@@ -183,8 +183,8 @@ class Slurm(Dialect):
 
     def limited(self, answers: Sequence[Answer]) -> Limits:
         """The partitions that are up, and the global limits."""
-        told = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", answered(answers[1]), re.MULTILINE))
-        core_mebibytes_max = number(told.get("MaxMemPerCPU", ""))  # a job that asks for more memory gets more cores
+        settings = dict(re.findall(r"^(\w+)\s*=\s*(\S+)", answered(answers[1]), re.MULTILINE))
+        core_mebibytes_max = number(settings.get("MaxMemPerCPU", ""))  # a job that asks for more memory gets more cores
         queues: dict[str, Queue] = {}
         for line in answered(answers[0]).split("\n"):
             cells = line.split("|", 6)
@@ -204,10 +204,12 @@ class Slurm(Dialect):
                     core_memory_bytes=min(filter(None, shares), default=0) * _MEBIBYTE,
                     gpus=max(known.gpus, sum(number(each) for each in _GPUS.findall(cells[5]))),
                 )
-        return Limits(tuple(queues.values()), number(told.get("MaxArraySize", "")), number(told.get("MaxJobCount", "")))
+        return Limits(
+            tuple(queues.values()), number(settings.get("MaxArraySize", "")), number(settings.get("MaxJobCount", ""))
+        )
 
 
-def _seen(line: _Line) -> BatchJob:
+def _batch_job(line: _Line) -> BatchJob:
     native_id = line.job if line.element is None else f"{line.job}_{line.element}"
     state = re.split(r"[+ ]", line.state, maxsplit=1)[0]
     why = "" if line.why in ("None", "N/A") else line.why

@@ -92,7 +92,7 @@ class Submitter:
         self._ended: dict[str, BatchJob] = {}  # ended jobs in the last listing, by key
         self._open: dict[str, BatchJob] = {}  # unfinished jobs in the last listing, by key
         self._silent_pilots = SilentPilots(clock=clock)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._looked_at = 0.0
         self._unsure = dict.fromkeys(unsure, clock())  # times of submissions without an answer, by key
         self._note = note
@@ -224,24 +224,24 @@ class Submitter:
         self._look()
         assert self._there is not None
         self._end_errors()
-        ended = {key: seen for key, seen in self._ended.items() if key not in self._told}
-        missing = {key: self._live.get(key, "") for key in (*self._live, *expected) if key not in self._told}
+        ended = {key: job for key, job in self._ended.items() if key not in self._reported}
+        missing = {key: self._live.get(key, "") for key in (*self._live, *expected) if key not in self._reported}
         missing = {key: native for key, native in missing.items() if key not in self._there and key not in ended}
         for key in self._cancelled & missing.keys():  # an array cancelled in the queue leaves one record for all
             ended[key] = BatchJob(missing.pop(key), "ended", "cancelled")
         self._cancelled &= self._there.keys()
         ended.update(self._remembered(missing))
         tails = self._tails(ended)
-        self._told &= {*self._ended, *expected}
-        self._told.update(ended)
+        self._reported &= {*self._ended, *expected}
+        self._reported.update(ended)
         self._forget(ended)
         for key in ended:
             self._live.pop(key, None)
         found = {key: Listed(native_id) for key, native_id in self._there.items()}
-        for key, seen in ended.items():
-            stderr = tails.get(key, "") or self._own_words(seen)
-            reason = _VANISHED if seen.detail == _VANISHED else seen.reason or "ended"
-            found[key] = Listed(seen.native_id, ended=True, reason=reason, stderr=stderr, detail=seen.detail)
+        for key, job in ended.items():
+            stderr = tails.get(key, "") or self._own_words(job)
+            reason = _VANISHED if job.detail == _VANISHED else job.reason or "ended"
+            found[key] = Listed(job.native_id, ended=True, reason=reason, stderr=stderr, detail=job.detail)
         return found
 
     def notice(self, unheard: Collection[str]) -> list[BatchJobNotice]:
@@ -250,33 +250,33 @@ class Submitter:
         A held job is reported with the system's reason, a silent one after a while with the end of its output.
         """
         waiting = {key: self._open[key] for key in unheard if key in self._open}
-        held = [BatchJobNotice(key, seen.reason, seen.detail) for key, seen in waiting.items() if seen.reason == "held"]
-        running = [key for key, seen in waiting.items() if seen.state == "running" and seen.reason != "held"]
+        held = [BatchJobNotice(key, job.reason, job.detail) for key, job in waiting.items() if job.reason == "held"]
+        running = [key for key, job in waiting.items() if job.state == "running" and job.reason != "held"]
         return [*held[:NOTICES_MAX], *self._silent_pilots.notice(running, self._printed)]
 
     def _look(self) -> None:
         now = self._clock()
         listed = self._dialect.listed(self._run(self._dialect.listing()))
         self._looked_at, self._doubtful = now, False
-        self._open = {key: seen for key, seen in listed.items() if seen.state != "ended"}
-        self._there = {key: seen.native_id for key, seen in self._open.items()}
-        self._ended = {key: seen for key, seen in listed.items() if seen.state == "ended"}
+        self._open = {key: job for key, job in listed.items() if job.state != "ended"}
+        self._there = {key: job.native_id for key, job in self._open.items()}
+        self._ended = {key: job for key, job in listed.items() if job.state == "ended"}
         self._live.update(self._there)
         self._forget(listed)
 
     def _end_errors(self) -> None:
         """Cancel jobs that the system can never start, and count them as ended, with its message."""
         assert self._there is not None
-        stuck = {key: seen for key, seen in self._open.items() if seen.reason == "error"}
-        call = self._dialect.errors([seen.native_id for seen in stuck.values()]) if stuck else None
+        stuck = {key: job for key, job in self._open.items() if job.reason == "error"}
+        call = self._dialect.errors([job.native_id for job in stuck.values()]) if stuck else None
         if call is None:
             return
         words = self._dialect.errors_told(self._run(call))
-        self._dialect.cancelled(self._run(self._dialect.cancel({key: seen.native_id for key, seen in stuck.items()})))
-        for key, seen in stuck.items():
-            said = words.get(seen.native_id, "it does not say why")
-            why = f"the batch system could not start it ({seen.detail}): {said}"
-            self._ended[key] = BatchJob(seen.native_id, "ended", "platform-failure", detail=why)
+        self._dialect.cancelled(self._run(self._dialect.cancel({key: job.native_id for key, job in stuck.items()})))
+        for key, job in stuck.items():
+            message = words.get(job.native_id, "it does not say why")
+            why = f"the batch system could not start it ({job.detail}): {message}"
+            self._ended[key] = BatchJob(job.native_id, "ended", "platform-failure", detail=why)
             del self._open[key], self._there[key]
 
     def _remembered(self, missing: Mapping[str, str]) -> dict[str, BatchJob]:
@@ -312,7 +312,7 @@ class Submitter:
             remembered = self._dialect.remembered(self._run(call))
         except Unknown:
             return {}  # the listing was answered: a job missing from it is gone
-        return {key: seen for key, seen in remembered.items() if key in due and seen.state == "ended"}
+        return {key: job for key, job in remembered.items() if key in due and job.state == "ended"}
 
     # --- output ---
 
@@ -345,14 +345,14 @@ class Submitter:
             raise Unknown("the output of agents could not be read completely")
         return {key: _clean(texts[place]) for place, key in enumerate(keys)}
 
-    def _own_words(self, seen: BatchJob) -> str:
+    def _own_words(self, job: BatchJob) -> str:
         """A message for a job without output."""
-        if seen.exit_status == CANNOT_WRITE_STATUS:
+        if job.exit_status == CANNOT_WRITE_STATUS:
             return (
                 f"its node could not write to {self._output()}: the folder of a site must be on a file system"
                 " that all of its nodes share"
             )
-        return seen.detail if seen.reason not in ("", "ended") else ""
+        return job.detail if job.reason not in ("", "ended") else ""
 
 
 @contextmanager
@@ -372,8 +372,8 @@ def _follower(key: str, offset: int) -> str:
 
 
 def _clean(text: str) -> str:
-    said = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return said[-TAIL_CHARACTERS_MAX:].strip()
+    decoded = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return decoded[-TAIL_CHARACTERS_MAX:].strip()
 
 
 # Runs commands of a batch system in the environment of its users: a login shell, then the site's own lines of setup.

@@ -166,10 +166,10 @@ def answered(answer: Answer) -> str:
 
 def message_of(answer: Answer) -> str:
     """The message of a failed call, in one line."""
-    said = " ".join(f"{answer.stderr} {answer.stdout}".split())[-_MESSAGE_CHARACTERS_MAX:]
+    words = " ".join(f"{answer.stderr} {answer.stdout}".split())[-_MESSAGE_CHARACTERS_MAX:]
     if answer.exit_status is None:
-        return f"no answer in time{': ' if said else ''}{said}"
-    return said or f"exit status {answer.exit_status} without a message"
+        return f"no answer in time{': ' if words else ''}{words}"
+    return words or f"exit status {answer.exit_status} without a message"
 
 
 def rejection(answer: Answer, verdicts: Sequence[tuple[str, Verdict]]) -> Refused | Busy | Unknown:
@@ -193,10 +193,10 @@ def rejection(answer: Answer, verdicts: Sequence[tuple[str, Verdict]]) -> Refuse
     return Refused(verdict, message)
 
 
-def keep(found: dict[str, BatchJob], key: str | None, seen: BatchJob) -> None:
+def keep(found: dict[str, BatchJob], key: str | None, job: BatchJob) -> None:
     """Add a job to a listing. Of two with one key the unfinished one counts, else the last."""
-    if key is not None and (key not in found or found[key].state == "ended" or seen.state != "ended"):
-        found[key] = seen
+    if key is not None and (key not in found or found[key].state == "ended" or job.state != "ended"):
+        found[key] = job
 
 
 def number(text: str, default: int = 0) -> int:
@@ -240,20 +240,20 @@ def common_start(names: Sequence[str]) -> str:
 def document(text: str) -> dict[str, Any]:
     """Parse a JSON object. Raises `Unknown`."""
     try:
-        told = json.loads(text, strict=False)  # some systems do not escape texts of users
+        parsed = json.loads(text, strict=False)  # some systems do not escape texts of users
     except (ValueError, RecursionError) as error:
         raise Unknown(f"an incomplete document was printed: {error}") from error
-    if not isinstance(told, dict):
+    if not isinstance(parsed, dict):
         raise Unknown("the printed document is not an object")
-    return told
+    return parsed
 
 
 def documents(text: str) -> list[dict[str, Any]]:
     """Parse a JSON list of objects; an empty text is an empty list. Raises `Unknown`."""
-    told = document(f'{{"all": {text}}}')["all"] if text.strip() else []
-    if not isinstance(told, list):
+    parsed = document(f'{{"all": {text}}}')["all"] if text.strip() else []
+    if not isinstance(parsed, list):
         raise Unknown("the printed document is not a list")
-    return [each for each in told if isinstance(each, dict)]
+    return [each for each in parsed if isinstance(each, dict)]
 
 
 def expression(names: Sequence[str]) -> str:

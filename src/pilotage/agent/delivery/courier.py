@@ -414,8 +414,8 @@ class Courier:
     def _is_new(self, event: EventId) -> bool:
         """Tell whether an event is not yet set aside; it is if a courier died before it moved the mark."""
         if self._set_aside is None:
-            told = map(event_id, self.queue.refused()[-REFUSED_LOOK_BACK:])
-            self._set_aside = {each for each in told if each is not None}
+            ids = map(event_id, self.queue.refused()[-REFUSED_LOOK_BACK:])
+            self._set_aside = {each for each in ids if each is not None}
         known = event in self._set_aside
         self._set_aside.add(event)
         return not known

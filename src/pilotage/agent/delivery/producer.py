@@ -87,14 +87,14 @@ class PackageEnvironment(NamedTuple):
 
 def read_environment(environment: dict[str, str]) -> PackageEnvironment:
     """Read the PILOTAGE_* variables; raises `BadSetting` that names an invalid one."""
-    said = {name: environment.get(f"PILOTAGE_{name}") or None for name in ("JOB", "PACKAGE", "ATTEMPT", "EPOCH")}
+    values = {name: environment.get(f"PILOTAGE_{name}") or None for name in ("JOB", "PACKAGE", "ATTEMPT", "EPOCH")}
     counters = {}
     for name in ("ATTEMPT", "EPOCH"):
-        text = said[name]
+        text = values[name]
         if text is not None and not (text.isdigit() and 1 <= int(text[:20]) <= COUNTER_MAX):
             raise BadSetting("not a positive whole number", subject=f"PILOTAGE_{name}", got=repr(text))
         counters[name] = None if text is None else int(text)
-    subject = Subject(said["JOB"], said["PACKAGE"], counters["ATTEMPT"])
+    subject = Subject(values["JOB"], values["PACKAGE"], counters["ATTEMPT"])
     seen = environment.get("PILOTAGE_SEEN", "")
     try:
         subject.check()
@@ -192,15 +192,15 @@ class Producer:
         environment: dict[str, str] | None = None,
     ) -> None:
         """Override the environment; without `deliver` events stay in the spool until a flush or another courier."""
-        said = dict(os.environ) if environment is None else environment
-        package_environment = read_environment(said)
+        variables = dict(os.environ) if environment is None else environment
+        package_environment = read_environment(variables)
         address = server or package_environment.server
         if not address:
             raise BadSetting("no server", next_step="give server=, or set PILOTAGE_SERVER to its base URL")
         if source not in SOURCES:
             raise BadSetting("unknown source", subject=source, expected=", ".join(sorted(SOURCES)))
         self.source = source
-        self.queue = Spool(Path(spool) if spool is not None else default_spool(said)).queue(address)
+        self.queue = Spool(Path(spool) if spool is not None else default_spool(variables)).queue(address)
         if token is None and token_file is None:
             token, token_file = package_environment.token, package_environment.token_file
         self._token = TokenSource(token=token, token_file=None if token_file is None else os.fspath(token_file))
@@ -212,7 +212,7 @@ class Producer:
         self._usual = self._about(self._subject, self._epoch)
         self._types: set[str] = set()
         # A package may reach the service through its pilot's link, where no other way is open.
-        is_pilots = bool(said.get(MARK_VARIABLE)) and _is_at(package_environment.server, self.queue.server)
+        is_pilots = bool(variables.get(MARK_VARIABLE)) and _is_at(package_environment.server, self.queue.server)
         self._path = PACKAGE_PATH if is_pilots else EVENTS_PATH
         self._left_to_pilot = is_pilots_own(self.queue.server)
         self._deliver = deliver and not self._left_to_pilot

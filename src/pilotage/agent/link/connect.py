@@ -36,8 +36,8 @@ class Announcement(NamedTuple):
 def announced(file: str) -> Announcement:
     """Read an announcement; empty if it cannot be read."""
     try:
-        told = json.loads(Path(file).read_bytes()) if file else {}
-        return Announcement(str(told.get("url", "")), str(told.get("ca_file", "")))
+        content = json.loads(Path(file).read_bytes()) if file else {}
+        return Announcement(str(content.get("url", "")), str(content.get("ca_file", "")))
     except (OSError, ValueError, AttributeError):
         return Announcement()
 
@@ -63,10 +63,10 @@ def connect(
     `token` returns the token for each request; the default is the one in the file.
     """
     addresses = [server]
-    told = announced(announcement)
-    if told.url and told.url != server:
-        addresses.insert(1 if server.startswith("unix:") else 0, told.url)
-    ca_file = ca_file or told.ca_file
+    found = announced(announcement)
+    if found.url and found.url != server:
+        addresses.insert(1 if server.startswith("unix:") else 0, found.url)
+    ca_file = ca_file or found.ca_file
     shown = token if token is not None else read_token(token_file)
     for address in addresses[:-1]:
         try:

@@ -243,11 +243,11 @@ class SpoolLink(Link):
         self.ticket = ticket
         self._count += 1
         name = f"{self._id}-{self._count}"
-        told = [line.split(": ", 1) for line in fields.split("\r\n") if line]
+        lines = [line.split(": ", 1) for line in fields.split("\r\n") if line]
         token = self._asks_token() if callable(self._asks_token) else self._asks_token
         if token:
-            told.append(["Authorization", f"Bearer {token}"])
-        head = {"method": method, "target": target, "fields": told, "size_bytes": len(body)}
+            lines.append(["Authorization", f"Bearer {token}"])
+        head = {"method": method, "target": target, "fields": lines, "size_bytes": len(body)}
         try:
             self._folder.ask(name, head, body)
         except OSError:

@@ -207,8 +207,8 @@ class LinkConnection:
     def _say(self, path: str, body: bytes, limit_seconds: float) -> Answer:
         if self._link is None:
             self._link = self._connect(lambda: self._token)
-        said = {"Content-Type": "application/json", **clock_fields(self._service_clock)}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        headers = {"Content-Type": "application/json", **clock_fields(self._service_clock)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._link.send("POST", path, body, fields=lines)
         answer = self._link.wait(limit_seconds)
         fields = answer.fields
@@ -303,11 +303,11 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _taken(value: dict[str, Any], *, count: int) -> BatchAccepted | None:
-    position, told = _count(value.get("position")), value.get("refused")
-    if position is None or not isinstance(told, list):
+    position, refusals = _count(value.get("position")), value.get("refused")
+    if position is None or not isinstance(refusals, list):
         return None
     refused: dict[int, Refusal] = {}
-    for each in told:
+    for each in refusals:
         index = _count(each.get("index")) if isinstance(each, dict) else None
         if index is None or index >= count or index in refused:
             return None
@@ -327,14 +327,14 @@ def _error(value: dict[str, Any]) -> tuple[str, str]:
 
 
 def _reason(answer: Answer, *, code: str, message: str) -> str:
-    told = ": ".join(part for part in (code, message) if part)
+    reason = ": ".join(part for part in (code, message) if part)
     if 300 <= answer.status < 400:
-        told = told or f"redirected to {answer.location or 'nowhere'}; use the server's own address"
+        reason = reason or f"redirected to {answer.location or 'nowhere'}; use the server's own address"
     elif answer.status == 200:
-        told = "the answer is not from a pilotage server"
-    elif answer.status in (401, 403) and not told:
-        told = "the token is missing, invalid or not allowed to log events"
-    return f"HTTP {answer.status}" + (f": {told}" if told else "")
+        reason = "the answer is not from a pilotage server"
+    elif answer.status in (401, 403) and not reason:
+        reason = "the token is missing, invalid or not allowed to log events"
+    return f"HTTP {answer.status}" + (f": {reason}" if reason else "")
 
 
 def _seconds(retry_after: str, *, now_seconds: float | None) -> float:

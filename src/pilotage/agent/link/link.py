@@ -214,10 +214,10 @@ def _whole_answer(received: bytearray) -> tuple[Answer, int] | None:
     if fields.get(b"transfer-encoding", b"").lower() == b"chunked":
         chunks = _chunks(received, begin)
         return (Answer(status, fields, chunks[0]), chunks[1]) if chunks is not None else None
-    told = fields.get(b"content-length", b"0")
-    if not told.isdigit():
+    length = fields.get(b"content-length", b"0")
+    if not length.isdigit():
         raise LinkBroken("the server there does not speak HTTP")
-    size_bytes = 0 if status in (204, 304) else int(told)
+    size_bytes = 0 if status in (204, 304) else int(length)
     if len(received) < begin + size_bytes:
         return None
     return Answer(status, fields, bytes(received[begin : begin + size_bytes])), begin + size_bytes

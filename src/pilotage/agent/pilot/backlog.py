@@ -12,9 +12,9 @@ from typing import Any
 from pilotage.agent.resources import Resources, fits, give_back, resources_of, take
 
 
-def ref_of(said: dict[str, Any]) -> tuple[str, str, int]:
+def ref_of(ref: dict[str, Any]) -> tuple[str, str, int]:
     """The key of a reference in a message."""
-    return said["job"], said["package"], said["attempt"]
+    return ref["job"], ref["package"], ref["attempt"]
 
 
 class HeldAttempt:
@@ -22,26 +22,26 @@ class HeldAttempt:
 
     __slots__ = (
         "assignment",
-        "logs_told",
+        "logs_sent",
         "phase",
         "ref",
         "ref_text",
+        "reported_phase",
         "resources",
         "running",
         "slot",
         "stopping",
         "token",
-        "told",
         "work",
     )
 
     def __init__(self, assignment: dict[str, Any], work: dict[str, Any] | None, token: str = "") -> None:
         """Take an assignment; `work` tells how to run it, `token` is for its commands."""
-        said = assignment["ref"]
+        ref = assignment["ref"]
         self.assignment = assignment
         self.work = work
         self.token = token
-        self.ref = ref_of(said)
+        self.ref = ref_of(ref)
         job, package, attempt = self.ref
         # Sent with every exchange: formatted by hand, in a fifth of the time.
         self.ref_text = f'{{"job":{_quoted(job)},"package":{_quoted(package)},"attempt":{attempt:d}}}'.encode()
@@ -50,8 +50,8 @@ class HeldAttempt:
         self.slot: Any = None  # the slot that runs it
         self.stopping: str | None = None  # why it is being stopped; empty if the service cancelled it
         self.phase: tuple[str, float] | None = None  # its current phase, and since when
-        self.told: tuple[str, float] | None = None  # the last phase reported on its own
-        self.logs_told = 0  # size of the logs sent so far
+        self.reported_phase: tuple[str, float] | None = None  # the last phase reported on its own
+        self.logs_sent = 0  # size of the logs sent so far
 
     def enter(self, phase: str, at: float) -> None:
         """Enter a phase, at a wall-clock time."""

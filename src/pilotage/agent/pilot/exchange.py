@@ -71,17 +71,17 @@ class Exchanger:
         self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._awake, select.POLLIN)
-        self._head = self._said()
+        self._head = self._constant_part()
         self.look_after: Callable[[], None] = reap_adopted  # every second
 
-    def _said(self) -> bytes:
+    def _constant_part(self) -> bytes:
         """The constant part of every exchange, as the start of a JSON object."""
         settings = self._settings
-        said: dict[str, Any] = {"pilot": settings.pilot, "site": settings.site, "node": settings.node}
-        said["capacity"] = settings.capacity._asdict()
+        fields: dict[str, Any] = {"pilot": settings.pilot, "site": settings.site, "node": settings.node}
+        fields["capacity"] = settings.capacity._asdict()
         if settings.serves is not None:
-            said["serves"] = settings.serves
-        return encode(said).encode()[:-1]
+            fields["serves"] = settings.serves
+        return encode(fields).encode()[:-1]
 
     # --- the process -------------------------------------------------------------------------------------------------
 
@@ -242,8 +242,8 @@ class Exchanger:
         if self._leaving:
             parts.append(b'"leaving":%b' % encode(self._leaving).encode())
         ended = b',"ended_token":%b' % encode(self._credentials.ended).encode() if self._credentials.ended else b""
-        told = (held, b",".join(events), b",".join(logs), ended)
-        parts.append(b'"held":[%b],"events":[%b]},"logs":[%b]%b}' % told)
+        fields = (held, b",".join(events), b",".join(logs), ended)
+        parts.append(b'"held":[%b],"events":[%b]},"logs":[%b]%b}' % fields)
         self._wake_at(now + self._patience_seconds)
         self._send(b",".join(parts))
 
@@ -331,27 +331,27 @@ class Exchanger:
     def _judge(self, answer: Answer) -> None:
         if answer.status == 200:
             try:
-                heard = json.loads(answer.body)
-                reply = heard["reply"]
+                content = json.loads(answer.body)
+                reply = content["reply"]
                 if reply["pilot"] == self._settings.pilot and reply["sequence"] == self._sequence:
                     self._credentials.take(answer.fields)
-                    self._hear(reply, heard.get("work") or [], heard.get("tokens") or [])
+                    self._hear(reply, content.get("work") or [], content.get("tokens") or [])
                     return
                 why = "the answer is for another pilot"
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 why = f"the answer is malformed: {type(error).__name__}: {error}"
             self._failed(why, again=False)
             return
-        told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
+        message = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
         if answer.status in (401, 403):
             # The token file may have been renewed.
             again = answer.status == UNAUTHENTICATED and self._credentials.refused()
             self._credentials.look_again()
             self._failed(
-                f"{told}; the token in {self._settings.token_file} is rejected", again=again, seconds=DENIED_SECONDS
+                f"{message}; the token in {self._settings.token_file} is rejected", again=again, seconds=DENIED_SECONDS
             )
         else:
-            self._failed(told, again=False)
+            self._failed(message, again=False)
 
     def _hear(self, reply: dict[str, Any], work: list[dict[str, Any]], tokens: list[str]) -> None:
         """Process the answer to the open exchange."""
@@ -370,8 +370,8 @@ class Exchanger:
             spool.hear(reply)
             changed = bool(assignments)
             if not self._leaving:
-                for said in reply.get("cancelled") or ():
-                    changed = pilot.cancel(ref_of(said)) or changed
+                for ref in reply.get("cancelled") or ():
+                    changed = pilot.cancel(ref_of(ref)) or changed
                 if not reply.get("leave"):
                     for assignment, how, token in zip_longest(assignments, work, tokens):
                         assignment["seen"] = spool.seen  # for events that the attempt logs

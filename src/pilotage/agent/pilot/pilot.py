@@ -273,8 +273,8 @@ class Pilot:
         old = time.time() - interval_seconds
         for held in self.slot_table.held.values():
             phase = held.phase
-            if phase is not None and phase is not held.told and phase[1] <= old:
-                held.told = phase
+            if phase is not None and phase is not held.reported_phase and phase[1] <= old:
+                held.reported_phase = phase
                 self.spool.tell_of(held, "PhaseEntered", {"phase": phase[0]}, at=phase[1])
 
     # --- in the slots' threads ---------------------------------------------------------------------------------------
@@ -325,14 +325,18 @@ class Pilot:
     def partial_logs(self) -> list[bytes]:
         """The current logs of attempts in a long phase, if they grew since they were sent; not guarded."""
         with self.guard:
-            told = [held for held in self.slot_table.held.values() if held.told is not None and held.slot is not None]
-            running = [(held, held.slot.runner) for held in told if held.slot.runner is not None]
+            in_long_phase = [
+                held
+                for held in self.slot_table.held.values()
+                if held.reported_phase is not None and held.slot is not None
+            ]
+            running = [(held, held.slot.runner) for held in in_long_phase if held.slot.runner is not None]
         found = []
         for held, runner in running:
             logs = runner.log_texts()
             size = sum(len(log["head"]) + len(log.get("tail", "")) + log.get("dropped_bytes", 0) for log in logs)
-            if size != held.logs_told:
-                held.logs_told = size
+            if size != held.logs_sent:
+                held.logs_sent = size
                 found += [log_text(held, dict(log, final=False)) for log in logs]
         return found
 
@@ -360,13 +364,13 @@ def _failure(message: str) -> dict[str, Any]:
 
 def _stopped(payload: dict[str, Any], reason: str) -> dict[str, Any]:
     """The payload of an attempt that was stopped because its pilot ends."""
-    told = dict(payload)
-    told["reason"] = reason
-    told["exit_code"] = exit_code_for(reason, phase="application")
-    told["exit_message"] = (
+    stopped = dict(payload)
+    stopped["reason"] = reason
+    stopped["exit_code"] = exit_code_for(reason, phase="application")
+    stopped["exit_message"] = (
         "killed: the wall time of its pilot is over" if reason == "wall-time" else "its pilot had to end"
     )
-    return told
+    return stopped
 
 
 def describe_node(node: str, site: str) -> dict[str, Any]:

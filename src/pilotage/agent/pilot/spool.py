@@ -196,11 +196,11 @@ class PilotSpool:
             text = b'%b%d,"seen":%d,"type":"%b","time":%.6f,%b,"data":%b}' % (
                 self._head, n, seen, kind.encode(), at, about, encode_end(payload),
             )  # fmt: skip
-            told = SpooledEvent(n, text, [log_text(held, each) for each in logs] if held is not None and logs else [])
-            self._events.append(told)
-            self._unwritten.append(told)
+            event = SpooledEvent(n, text, [log_text(held, each) for each in logs] if held is not None and logs else [])
+            self._events.append(event)
+            self._unwritten.append(event)
             if held is not None and kind == _END:
-                self._ends[held.ref] = told
+                self._ends[held.ref] = event
 
     def tell_again(self, ref: tuple[str, str, int]) -> bool:
         """Report the end of an attempt once more; False if it is unknown."""
@@ -219,12 +219,12 @@ class PilotSpool:
         events: list[bytes] = []
         logs: list[bytes] = []
         size_bytes = 0
-        for told in self._events:
-            size_bytes += sum(map(len, told.logs))
+        for event in self._events:
+            size_bytes += sum(map(len, event.logs))
             if len(events) == EVENTS_MAX or (events and size_bytes > LOGS_MAX_BYTES):
                 break
-            events.append(told.text)
-            logs += told.logs
+            events.append(event.text)
+            logs += event.logs
         return events, logs
 
     def acknowledge(self, n: int) -> None:
@@ -252,7 +252,7 @@ class PilotSpool:
             return
         if self._descriptor < 0:
             self._open()
-        lines = b"".join([line_of(told.text) for told in events])
+        lines = b"".join([line_of(event.text) for event in events])
         try:
             write_all(self._descriptor, lines)
             os.fdatasync(self._descriptor)
@@ -273,7 +273,7 @@ class PilotSpool:
 
     def kept(self) -> list[bytes]:
         """The lines that must stay in the file: unacknowledged events, and always the last, for its number."""
-        return [told.text for told in self._events if told.n < self._written] + [self._last]
+        return [event.text for event in self._events if event.n < self._written] + [self._last]
 
     def rewrite(self, texts: list[bytes]) -> None:
         """Replace an overgrown file by a shorter one."""

@@ -72,8 +72,8 @@ def _read_dead_pilot(descriptor: int) -> DeadPilot | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink == 0:
             return None  # another process was faster
-        said = json.loads(os.pread(descriptor, 4096, 0))
-        return DeadPilot(said["pilot"], said["site"], said["request"], descriptor)
+        record = json.loads(os.pread(descriptor, 4096, 0))
+        return DeadPilot(record["pilot"], record["site"], record["request"], descriptor)
     except (OSError, ValueError, KeyError):
         return None
 
@@ -141,8 +141,10 @@ def settle(
     shown = {each.pilot: own_credentials(each, spool=spool, token_file=token_file) for each in left}
     until, again_seconds = time.monotonic() + patience_seconds, AGAIN_SECONDS[0]
     while True:
-        told = [each for each in left if deliver(each, spool=spool, credentials=shown[each.pilot], connect=connect)]
-        for each in told:
+        delivered = [
+            each for each in left if deliver(each, spool=spool, credentials=shown[each.pilot], connect=connect)
+        ]
+        for each in delivered:
             left.remove(each)
             release_lock(each)
         if not left or time.monotonic() >= until or not spool.is_dir():
@@ -182,14 +184,14 @@ def _ended(pilot: str, *, n: int, seen: int, reason: str) -> bytes:
 
 
 def _tell(link: Link, credentials: Credentials, dead_pilot: DeadPilot, texts: list[bytes], number: int) -> bool:
-    said: dict[str, Any] = {"pilot": dead_pilot.pilot, "site": dead_pilot.site, "sequence": SEQUENCE + number}
-    said["leaving"] = "gone"
+    exchange: dict[str, Any] = {"pilot": dead_pilot.pilot, "site": dead_pilot.site, "sequence": SEQUENCE + number}
+    exchange["leaving"] = "gone"
     last = counters_of(texts[-1])
     # If the pilot died before its first answer, or its token has expired, the first answer brings a token for the rest.
     for _ in range(3):
         shown, ended = credentials(), encode(credentials.ended).encode()
-        told = (encode(said).encode()[:-1], b",".join(texts), ended)
-        body = b'{"exchange":%b,"events":[%b]},"ended_token":%b}' % told
+        parts = (encode(exchange).encode()[:-1], b",".join(texts), ended)
+        body = b'{"exchange":%b,"events":[%b]},"ended_token":%b}' % parts
         link.send("POST", "/agent/exchange", body, fields="Content-Type: application/json\r\n")
         answer = link.wait(ANSWER_SECONDS)
         if answer.status == UNAUTHENTICATED and credentials.refused():

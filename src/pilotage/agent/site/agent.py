@@ -69,13 +69,13 @@ def run_here(call: Call, *, seconds: float = CALL_SECONDS) -> Answer:
         return Answer(None, "", f"{call.argv[0]}: {error}")
     with process:
         try:
-            said = process.communicate(call.stdin.encode("utf-8", "surrogateescape"), timeout=seconds)
+            outputs = process.communicate(call.stdin.encode("utf-8", "surrogateescape"), timeout=seconds)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold its output open
             process.communicate()
             return Answer(None, "", f"{call.argv[0]} did not end within {seconds:g} s")
-    stdout, stderr = (text.decode("utf-8", "surrogateescape") for text in said)
+    stdout, stderr = (text.decode("utf-8", "surrogateescape") for text in outputs)
     return Answer(process.returncode, stdout, stderr)
 
 
@@ -143,13 +143,13 @@ class SiteAgent:
         self._reports = Reports(memory, settings.site)
         self._id = os.urandom(8).hex()
         self._sequence = 0
-        self._service, self._heard = "", 0
+        self._service, self._last_number = "", 0
         self._interval_seconds = 10.0
         self._backoff_seconds = BACKOFF_SECONDS[0]
         self._complained: dict[str, float] = {}
-        self._seen: tuple[bool, str] | None = None  # whether the batch system answered, and why not
-        self._seen_said: tuple[bool, str] | None = None
-        self._noticed_said: list[BatchJobNotice] = []
+        self._batch_state: tuple[bool, str] | None = None  # whether the batch system answered, and why not
+        self._batch_state_reported: tuple[bool, str] | None = None
+        self._noticed_reported: list[BatchJobNotice] = []
         self._submitter: SiteSubmitters | None = None
         self._submitter_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
         self._scheduler = ""  # the batch system in use
@@ -164,9 +164,9 @@ class SiteAgent:
     def run(self) -> str:
         """Work until asked to leave; returns the reason."""
         while not self._leaving:
-            heard = self._exchange()
+            answered = self._exchange()
             self._look()
-            if heard:
+            if answered:
                 self._heard_at = time.monotonic()
             elif 0.0 < self._settings.deserted_seconds <= time.monotonic() - self._heard_at:
                 self.ask_to_leave("the service could not be reached for too long")
@@ -199,13 +199,13 @@ class SiteAgent:
             self._work.act(submitter)
         except Unknown as unknown:
             why = str(unknown) if isinstance(unknown, CannotDrive) else self._why_not(unknown)
-            self._seen = (False, why)
+            self._batch_state = (False, why)
             self._complain("site", f"the batch system does not answer: {why}")
         except OSError as error:
-            self._seen = (False, f"the site agent cannot work: {error}")
+            self._batch_state = (False, f"the site agent cannot work: {error}")
             self._complain("disk", f"cannot work: {error}")
         else:
-            self._seen = (True, self._work.message)
+            self._batch_state = (True, self._work.message)
 
     def _is_due(self) -> bool:
         """Tell whether to list the batch system: not each time that the service answers."""
@@ -280,13 +280,13 @@ class SiteAgent:
         """Send the reports and wait for the answer; returns whether it arrived."""
         self._sequence += 1
         reports = self._reports.due()
-        if self._seen is not None and self._seen != self._seen_said:
-            answers, message = self._seen
+        if self._batch_state is not None and self._batch_state != self._batch_state_reported:
+            answers, message = self._batch_state
             reports.append(
                 {"report": "seen", "site": self._settings.site, "answers": answers, "message": message[:2000]}
             )
         noticed = self._work.noticed
-        if noticed != self._noticed_said:
+        if noticed != self._noticed_reported:
             things = [each._asdict() for each in noticed]
             reports.append({"report": "noticed", "site": self._settings.site, "things": things})
         body = {
@@ -294,7 +294,7 @@ class SiteAgent:
             "agent": self._id,
             "sequence": self._sequence,
             "service": self._service,
-            "heard": self._heard,
+            "heard": self._last_number,
             "version": self._settings.version,
             "scheduler": self._scheduler,
             "started_as": self._settings.started_as,
@@ -302,7 +302,7 @@ class SiteAgent:
             "reports": reports,
             "there": self._reports.unspoken_of(),
         }
-        seen, service = self._seen, self._service
+        batch_state, service = self._batch_state, self._service
         try:
             answer = self._ask(json.dumps(body).encode())
             if answer is None:
@@ -320,8 +320,8 @@ class SiteAgent:
             self._complain("service", f"no answer from the service: {error}")
             return False
         # Another service may not have it, and gets it with the next message.
-        self._seen_said = seen if self._service == service else None
-        self._noticed_said = noticed if self._service == service else []
+        self._batch_state_reported = batch_state if self._service == service else None
+        self._noticed_reported = noticed if self._service == service else []
         return True
 
     def _ask(self, body: bytes) -> HttpAnswer | None:
@@ -364,21 +364,21 @@ class SiteAgent:
             say("connected to the service")
         if hears["service"] != self._service:
             self._reports.forget()  # another service, which may know less than the last
-        self._service, self._heard = str(hears["service"]), int(hears.get("number", 0))
+        self._service, self._last_number = str(hears["service"]), int(hears.get("number", 0))
         self._interval_seconds = float(hears.get("interval_seconds", 10.0))
         self._backoff_seconds = BACKOFF_SECONDS[0]
         self._credentials.renewed(answer.fields.get(TOKEN_FIELD, b"").decode("latin-1"))
         if hears.get("token"):
             self._place.keep_pilot_token(str(hears["token"]))
-        self._memory.told(hears)
+        self._memory.take_answer(hears)
         self._memory.save()
         if hears.get("leave"):
             self.ask_to_leave(str(hears["leave"]))
 
     def _refused(self, answer: HttpAnswer) -> None:
-        told = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
+        message = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
         self._reports.forget()
-        self._complain("service", f"the service rejects this agent's messages: {told}")
+        self._complain("service", f"the service rejects this agent's messages: {message}")
         if answer.status in (401, 403):
             self._credentials.look_again()
             self._backoff_seconds = max(self._backoff_seconds, DENIED_SECONDS)

@@ -98,12 +98,12 @@ def folder_of(named: str, *, site: str) -> Path:
 
 def _cron(chosen: argparse.Namespace, folder: Path) -> int:
     if chosen.uninstall_cron:
-        said = "removed from" if uninstall(folder) else "not in"
+        state = "removed from" if uninstall(folder) else "not in"
     else:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         changed = install(_command(chosen, folder), folder, log=folder / LOG_FILE)
-        said = "added to" if changed else "already in"
-    sys.stdout.write(f"the site agent of {chosen.site} is {said} your crontab\n")
+        state = "added to" if changed else "already in"
+    sys.stdout.write(f"the site agent of {chosen.site} is {state} your crontab\n")
     return 0
 
 
@@ -206,8 +206,8 @@ def _start_relays(relaying: object, chosen: argparse.Namespace, place: SiteFolde
         listener = _bound_again(host, int(port), memory.port) if not int(port) else bound(host, int(port))
         memory.port = listener.getsockname()[1]
         memory.save()
-        told = os.uname().nodename if host in _ANYWHERE else host
-        place.server = f"http://[{told}]:{memory.port}" if ":" in told else f"http://{told}:{memory.port}"
+        name = os.uname().nodename if host in _ANYWHERE else host
+        place.server = f"http://[{name}]:{memory.port}" if ":" in name else f"http://{name}:{memory.port}"
     if listener is not None or spool:
         relaying.start(listener=listener, folder=place.relay_folder if spool else None)
 
@@ -287,9 +287,9 @@ def _read() -> list[str]:
     done = subprocess.run(
         [_program(), "-l"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False
     )
-    said = done.stderr.decode("utf-8", "replace").strip()
-    if done.returncode and _NONE_YET not in said:
-        raise NoCrontab("cannot read the crontab", got=said, next_step="ask the site whether you may use cron")
+    errors = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode and _NONE_YET not in errors:
+        raise NoCrontab("cannot read the crontab", got=errors, next_step="ask the site whether you may use cron")
     return done.stdout.decode("utf-8", "surrogateescape").splitlines() if not done.returncode else []
 
 
@@ -299,6 +299,6 @@ def _write(before: Sequence[str], after: Sequence[str]) -> bool:
     content = "".join(f"{line}\n" for line in after).encode("utf-8", "surrogateescape")
     done = subprocess.run([_program(), "-"], input=content, capture_output=True, timeout=_SECONDS, check=False)
     if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()
-        raise NoCrontab("cannot write the crontab", got=said, next_step="ask the site whether you may use cron")
+        errors = done.stderr.decode("utf-8", "replace").strip()
+        raise NoCrontab("cannot write the crontab", got=errors, next_step="ask the site whether you may use cron")
     return True

@@ -69,11 +69,11 @@ class Reconciler:
         memory = self._memory
         submitted = {key for key, record in memory.records.items() if record.state == SUBMITTED}
         over = {key for key, record in memory.records.items() if record.state in (GONE, ASKED)}
-        for key, seen in submitter.listing((memory.expected | submitted) - over).items():
-            if seen.ended:
-                memory.note(key, GONE, native_id=seen.native_id, reason=seen.reason or "ended", text=seen.stderr)
+        for key, job in submitter.listing((memory.expected | submitted) - over).items():
+            if job.ended:
+                memory.note(key, GONE, native_id=job.native_id, reason=job.reason or "ended", text=job.stderr)
             else:
-                memory.note(key, SUBMITTED, native_id=seen.native_id)
+                memory.note(key, SUBMITTED, native_id=job.native_id)
         self.noticed = submitter.notice(memory.unheard)
         memory.save()
 
@@ -175,33 +175,33 @@ class Reports:
     def __init__(self, memory: SiteRecords, site: str) -> None:
         self._memory = memory
         self._site = site
-        self._said: dict[tuple[str, str], float] = {}
+        self._again_at: dict[tuple[str, str], float] = {}
 
     def due(self) -> list[dict[str, Any]]:
         """The reports to send now."""
         memory, now = self._memory, time.monotonic()
         asked = {str(each["key"]) for each in memory.effects if each.get("type") != CANCEL}
         cancelled = {str(each["key"]) for each in memory.effects if each.get("type") == CANCEL}
-        said: dict[tuple[str, str], float] = {}
+        again_at_by_key: dict[tuple[str, str], float] = {}
         reports = []
         for key, record in memory.records.items():
-            told: dict[str, Any] = {"site": self._site, "key": key}
+            report: dict[str, Any] = {"site": self._site, "key": key}
             if record.state == SUBMITTED and key in asked:
-                told.update(report="submitted", native_id=record.native_id)
+                report.update(report="submitted", native_id=record.native_id)
             elif record.state == FAILED and key in asked:
-                told.update({"report": "submission-failed", "reason": record.reason, "message": record.text})
+                report.update({"report": "submission-failed", "reason": record.reason, "message": record.text})
             elif record.state == GONE and (key in asked or key in cancelled or key in memory.expected):
-                told.update({"report": "gone", "reason": record.reason, "stderr": record.text})
+                report.update({"report": "gone", "reason": record.reason, "stderr": record.text})
             else:
                 continue
             if record.seconds and record.state in (SUBMITTED, FAILED):
-                told["seconds"] = record.seconds
-            again_at = self._said.get((key, record.state), 0.0)
+                report["seconds"] = record.seconds
+            again_at = self._again_at.get((key, record.state), 0.0)
             if now >= again_at:
-                reports.append(told)
+                reports.append(report)
                 again_at = now + AGAIN_SECONDS
-            said[key, record.state] = again_at
-        self._said = said
+            again_at_by_key[key, record.state] = again_at
+        self._again_at = again_at_by_key
         return reports
 
     def unspoken_of(self) -> list[str]:
@@ -211,7 +211,7 @@ class Reports:
 
     def forget(self) -> None:
         """Report everything again: the last message was lost, or another service listens now."""
-        self._said.clear()
+        self._again_at.clear()
 
 
 # The batch systems with jobs of ours: the one that the site's entry names, and those that it named before.
@@ -278,7 +278,7 @@ class SiteSubmitters:
         for name, submitter in self._due():
             with self._tried(name):
                 listed = submitter.listing([key for key in expected if elsewhere.get(key) == name])
-                found.update((key, seen) for key, seen in listed.items() if elsewhere.get(key) == name)
+                found.update((key, job) for key, job in listed.items() if elsewhere.get(key) == name)
         found.update(self._current.listing([key for key in expected if key not in elsewhere]))
         return found
 

@@ -281,13 +281,13 @@ class _FileAnswer(AnswerSink):
 
     async def begin(self, status: int, fields: Fields, size_bytes: int | None) -> None:
         self._file = await _in_thread(self._open)
-        told: dict[str, Any] = {
+        head: dict[str, Any] = {
             "status": status,
             "fields": [[n.decode("latin-1"), v.decode("latin-1")] for n, v in fields],
         }
         if size_bytes is not None:
-            told["size_bytes"] = size_bytes
-        await self.take(json.dumps(told).encode() + b"\n")
+            head["size_bytes"] = size_bytes
+        await self.take(json.dumps(head).encode() + b"\n")
 
     async def take(self, piece: bytes) -> None:
         assert self._file is not None

@@ -54,10 +54,10 @@ class Head(NamedTuple):
 
     def size_bytes(self) -> int | None:
         """The stated length of the body; None if there is none. Raises `BadMessage`."""
-        told = self.field(b"content-length")
-        if told and (not told.isdigit() or len(told) > 15):
+        length = self.field(b"content-length")
+        if length and (not length.isdigit() or len(length) > 15):
             raise BadMessage("the length of a body must be a number")
-        return int(told) if told else None
+        return int(length) if length else None
 
     def kept(self) -> Fields:
         """The end-to-end fields, which are forwarded."""

@@ -51,22 +51,22 @@ class SiteRecords:
         """Read the records of an earlier process; an unreadable file counts as empty: the batch system has the rest."""
         self._file = file
         try:
-            said = json.loads(read_small(file) or b"{}")
-            self.records = {str(key): SubmissionRecord(*told) for key, told in said.get("records", {}).items()}
+            content = json.loads(read_small(file) or b"{}")
+            self.records = {str(key): SubmissionRecord(*fields) for key, fields in content.get("records", {}).items()}
         except (ValueError, TypeError, AttributeError):
-            said, self.records = {}, {}
-        self.entry: dict[str, Any] | None = said.get("entry")
-        self.prefix: str = said.get("prefix", "")
-        self.port: int = said.get("port", 0)  # of the relay
-        self.expected: set[str] = set(said.get("expected", ()))
-        self.effects: list[dict[str, Any]] = said.get("effects", [])
+            content, self.records = {}, {}
+        self.entry: dict[str, Any] | None = content.get("entry")
+        self.prefix: str = content.get("prefix", "")
+        self.port: int = content.get("port", 0)  # of the relay
+        self.expected: set[str] = set(content.get("expected", ()))
+        self.effects: list[dict[str, Any]] = content.get("effects", [])
         self.unheard: set[str] = set()  # pilots that have not contacted the service, by its last answer
         self.scheduler = ""  # the current batch system
         self._saved = b""
 
     def save(self) -> None:
         """Write everything to disk; raises `OSError`."""
-        said = {
+        fields = {
             "entry": self.entry,
             "prefix": self.prefix,
             "port": self.port,
@@ -74,12 +74,12 @@ class SiteRecords:
             "effects": self.effects,
             "records": self.records,
         }
-        content = json.dumps(said).encode()
+        content = json.dumps(fields).encode()
         if content != self._saved:
             replace_file(self._file, content)
             self._saved = content
 
-    def told(self, hears: dict[str, Any]) -> None:
+    def take_answer(self, hears: dict[str, Any]) -> None:
         """Take an answer of the service; forget keys that it has not mentioned for a while."""
         self.expected = set(hears.get("expected") or ())
         self.effects = list(hears.get("effects") or ())
@@ -186,12 +186,12 @@ class SiteFolder:
     def announce(self) -> None:
         """Announce the current address to pilots, running ones too; raises `OSError`."""
         file = self.folder / ADDRESS_FILE
-        said = {"url": self.server, "ca_file": self._told_ca_file}
-        _put(file, json.dumps(said).encode() + b"\n", mode=FILE_MODE)
+        announcement = {"url": self.server, "ca_file": self._pilot_ca_file}
+        _put(file, json.dumps(announcement).encode() + b"\n", mode=FILE_MODE)
         self._announcement = str(file)
 
     @property
-    def _told_ca_file(self) -> str:
+    def _pilot_ca_file(self) -> str:
         """The CA file for pilots; only needed if they connect to the service itself."""
         return str(self.ca_file) if self.server.startswith("https:") and self._given_ca_file else ""
 
@@ -205,7 +205,7 @@ class SiteFolder:
             agent_sha256=self._agent_sha256,
             server=self.server,
             token_file=os.path.abspath(token_file) if token_file else "",
-            ca_file=self._told_ca_file,
+            ca_file=self._pilot_ca_file,
             announcement=self._announcement,
             python=str(entry.get("python") or "python3"),
             setup=tuple(entry.get("setup") or ()),
@@ -272,7 +272,7 @@ class FolderLock:
         self._lost = lost
         own = os.getpid()
         self._id = os.urandom(8).hex()
-        self._said = {
+        self._content = {
             "id": self._id, "host": os.uname().nodename, "boot": _boot(), "pid": own, "started": started_at(own),
         }  # fmt: skip
         self._ending = threading.Event()
@@ -283,7 +283,7 @@ class FolderLock:
         draft = self._folder / f".{LOCK_FILE}-{self._id}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         try:
-            os.write(descriptor, json.dumps(self._said).encode())
+            os.write(descriptor, json.dumps(self._content).encode())
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -344,12 +344,12 @@ class FolderLock:
 def _read(file: Path) -> dict[str, Any] | None:
     """The content of a lock; None if there is none."""
     try:
-        said = json.loads(file.read_bytes() or b"{}")
+        content = json.loads(file.read_bytes() or b"{}")
     except FileNotFoundError:
         return None
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _is_dead(folder: Path, held: dict[str, Any]) -> bool:
