@@ -37,15 +37,15 @@ class InconsistentState(Exception):
 
 def sanity_check(state: EngineState) -> None:
     """Check everything, slowly; raises `InconsistentState`."""
-    seen = _Totals()
+    totals = _Totals()
     for job in state.jobs.by_id.values():
-        _check_job(state, job, seen)
-    seen.count_attempts()
+        _check_job(state, job, totals)
+    totals.count_attempts()
     for site in state.sites.by_name.values():
-        _check_site(state, site, seen)
+        _check_site(state, site, totals)
         _check_pilots(state, site)
-    _check_active(state, seen)
-    owners = seen.owners
+    _check_active(state, totals)
+    owners = totals.owners
     for owner, count in state.jobs.busy_by_owner.items():
         if owners[owner] != count:
             raise InconsistentState("active packages of an owner", owner, owners[owner], count)
@@ -79,7 +79,7 @@ class _Totals:
 _room = attrgetter("site", "shape", "leased")  # the room that an attempt occupies
 
 
-def _check_job(state: EngineState, job: JobState, seen: _Totals) -> None:
+def _check_job(state: EngineState, job: JobState, totals: _Totals) -> None:
     reserved = sum([each.count for each in job.reservations.values()])
     if reserved != job.counts[PackageStatus.RESERVED]:
         raise InconsistentState("reservations of a job", job.id, reserved)
@@ -107,22 +107,22 @@ def _check_job(state: EngineState, job: JobState, seen: _Totals) -> None:
             finals_made=job.finals_made,
         )
     )
-    seen.owners[job.owner] += sum(job.busy)
-    _check_queues(state, job, seen)
+    totals.owners[job.owner] += sum(job.busy)
+    _check_queues(state, job, totals)
     for number, work in job.work.items():
         _check_work(job, number, work)
         if work.bound is not None:
             queue = queue_of(state, job, number)
             if number not in state.queues.at[work.bound].reserved.get(queue, ()):
                 raise InconsistentState("a reservation at its site", job.id, number)
-            seen.used[work.bound.name, queue.shape] += 1
+            totals.used[work.bound.name, queue.shape] += 1
     attempts = [attempt for work in job.work.values() for attempt in work.attempts.values()]
     if attempts:
         _check_attempts(state, attempts)
-        seen.counted += [attempt for attempt in attempts if attempt.counted]
+        totals.counted += [attempt for attempt in attempts if attempt.counted]
 
 
-def _check_queues(state: EngineState, job: JobState, seen: _Totals) -> None:
+def _check_queues(state: EngineState, job: JobState, totals: _Totals) -> None:
     ready: dict[QueueClass, int] = {}
     queued: dict[QueueClass, set[int]] = {}
     number = job.status.find(PackageStatus.READY)
@@ -135,18 +135,18 @@ def _check_queues(state: EngineState, job: JobState, seen: _Totals) -> None:
         if number not in queued[queue]:
             raise InconsistentState("a ready package is in its queue", job.id, number)
         number = job.status.find(PackageStatus.READY, number + 1)
-    said = {queue: queue.ready for queue in job.classes.values() if queue.ready}
-    if said != ready:
+    recorded = {queue: queue.ready for queue in job.classes.values() if queue.ready}
+    if recorded != ready:
         raise InconsistentState(
-            "ready packages of classes", job.id, *({each.index: of[each] for each in of} for of in (said, ready))
+            "ready packages of classes", job.id, *({each.index: of[each] for each in of} for of in (recorded, ready))
         )
-    seen.ready += ready
+    totals.ready += ready
 
 
-def _check_active(state: EngineState, seen: _Totals) -> None:
+def _check_active(state: EngineState, totals: _Totals) -> None:
     """Each class with ready packages of an open job is either tried or waits for room; no other class is."""
     active, stuck, wanted = state.queues.ready, state.queues.waiting, 0
-    for queue in seen.ready:
+    for queue in totals.ready:
         if queue.job.open:
             wanted += 1
             if (queue in active) == (queue in stuck):
@@ -258,7 +258,7 @@ def _must_all(holds: NDArray[np.bool_], what: str, job: str, *about: NDArray[Any
         raise InconsistentState(what, job, number, *(int(each[number]) for each in about))
 
 
-def _check_site(state: EngineState, site: SiteState, seen: _Totals) -> None:
+def _check_site(state: EngineState, site: SiteState, totals: _Totals) -> None:
     profile, removed = site.profile, site.removed
     if state.queues.at[site].reserved and (removed or site.asleep):
         raise InconsistentState("a removed site has reservations", site.name)
@@ -266,9 +266,9 @@ def _check_site(state: EngineState, site: SiteState, seen: _Totals) -> None:
     if not settings.score_floor <= profile.score.value <= settings.score_ceiling:
         raise InconsistentState("the score of a site", site.name, profile.score.value)
     if not removed:
-        _check_profile(state, site, seen)
+        _check_profile(state, site, totals)
     for shape, count in site.used.items():
-        if count != seen.used[site.name, shape]:
+        if count != totals.used[site.name, shape]:
             raise InconsistentState("the used room of a site", site.name, shape, count)
     for queue, numbers in state.queues.at[site].reserved.items():
         if not numbers:
@@ -282,16 +282,16 @@ def _check_site(state: EngineState, site: SiteState, seen: _Totals) -> None:
             raise InconsistentState("a bound attempt belongs to its site", site.name, attempt.ref)
 
 
-def _check_profile(state: EngineState, site: SiteState, seen: _Totals) -> None:
+def _check_profile(state: EngineState, site: SiteState, totals: _Totals) -> None:
     """Check the profile of a site that may get work."""
     profile = site.profile
     if not state.pending.site_changes and (site.status == "hibernated") != site.asleep:
         raise InconsistentState("the recorded status of a site", site.name, site.status)
     if profile.answers != site.known:
         raise InconsistentState("whether a site is reachable", site.name)
-    if profile.live != seen.live[site]:
+    if profile.live != totals.live[site]:
         raise InconsistentState("live attempts in the profile of a site", site.name, profile.live)
-    if profile.ends.running != seen.running[site]:
+    if profile.ends.running != totals.running[site]:
         raise InconsistentState("running attempts in the profile of a site", site.name)
 
 

@@ -14,7 +14,7 @@ from pilotage.engine.package_times import expected_package_times
 from pilotage.engine.placement import unmet
 from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED, SelectionSnapshot
-from pilotage.engine.selection.filters import Requirements, allows, refusals, requirements_of, told_names
+from pilotage.engine.selection.filters import Requirements, allows, names_text, refusals, requirements_of
 from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.job_queries import may_act, status_of
 from pilotage.engine.state.jobs import STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass, template_of
@@ -40,11 +40,11 @@ def explain_live_site(state: EngineState, attempt: AttemptState) -> Iterator[Why
         return
     went = f"attempt {number} went to {site.name}"
     if note is None:
-        told = f"{went}; the state of the sites at that time is not known: it was the only site, or the service was restarted since"
-        yield Why(code="chosen", message=told, subject=site.name, since=attempt.created_at)
+        message = f"{went}; the state of the sites at that time is not known: it was the only site, or the service was restarted since"
+        yield Why(code="chosen", message=message, subject=site.name, since=attempt.created_at)
         return
-    candidates, told = note.status.count(CANDIDATE), _how(state, note, site.index)
-    yield Why(code="chosen", message=f"{went}: {told}", subject=site.name, count=candidates, since=note.at)
+    candidates, choice = note.status.count(CANDIDATE), _how(state, note, site.index)
+    yield Why(code="chosen", message=f"{went}: {choice}", subject=site.name, count=candidates, since=note.at)
     others = [
         profile for profile in state.selection.sites.profiles if profile is not None and profile.index != site.index
     ]
@@ -94,8 +94,8 @@ def _why_not(state: EngineState, profile: SiteProfile, note: SelectionSnapshot) 
         return f"{name} hibernated"
     if status == OVERLOADED:
         return f"{name} had no room"
-    told = "; ".join(each.message for each in refusals(profile.description, note.requirements))
-    return f"{name} could not run it" + (f": {told}" if told else "")
+    reasons = "; ".join(each.message for each in refusals(profile.description, note.requirements))
+    return f"{name} could not run it" + (f": {reasons}" if reasons else "")
 
 
 def explain_finished_site(state: EngineState, job: JobState, number: int, facts: PackageFacts) -> Iterator[Why]:
@@ -113,8 +113,8 @@ def explain_finished_site(state: EngineState, job: JobState, number: int, facts:
         state.selection.forget(requirements, shape)
     for each in choice.sites:
         reason = next((stage.message for stage in each.stages if not stage.passes), each.stages[-1].message)
-        told = f"now {each.site} is {each.status} for an equal package (score {each.score:.2f}): {reason}"
-        yield Why(code="site-now", message=told, subject=each.site)
+        summary = f"now {each.site} is {each.status} for an equal package (score {each.score:.2f}): {reason}"
+        yield Why(code="site-now", message=summary, subject=each.site)
 
 
 def _current_requirements(state: EngineState, job: JobState, template: Template) -> Requirements:
@@ -142,14 +142,17 @@ def silence_summary(site: SiteState, *keys: str) -> tuple[str, str]:
     count = sum(each.state == state for each in found)
     words = next((each.words for each in found if each.state == state and each.words), "")
     lines = [_STAMP.sub("", line.strip())[:LINE_MAX] for line in words.strip().splitlines()[-LINES_TOLD:]]
-    said = " / ".join(lines)
+    printed = " / ".join(lines)
     if state == "held":
         what = "a batch job" if count == 1 else f"{count} batch jobs"
         verb = "is" if count == 1 else "are"
-        return f"{what} at {site.name} {verb} held by the batch system", f"the batch system says {said}" if said else ""
+        return (
+            f"{what} at {site.name} {verb} held by the batch system",
+            f"the batch system says {printed}" if printed else "",
+        )
     what = "a pilot runs" if count == 1 else f"{count} pilots run"
     none = "it has" if count == 1 else "they have"
-    return f"{what} at {site.name} without contacting the service", said or f"{none} printed nothing"
+    return f"{what} at {site.name} without contacting the service", printed or f"{none} printed nothing"
 
 
 def silence_text(site: SiteState, *keys: str) -> str:
@@ -264,9 +267,9 @@ def _jobs_ahead(state: EngineState, job: JobState) -> Iterator[Why]:
 def _at_site(state: EngineState, queue: QueueClass, site: SiteState) -> Why:
     name, shape = site.name, queue.shape
     if not state.placement.able(site, queue):
-        told = [each.message for each in refusals(site.profile.description, queue.requirements)]
+        reasons = [each.message for each in refusals(site.profile.description, queue.requirements)]
         lacks = unmet(site, queue.demand)
-        return Why(code="site-unable", message="; ".join(lacks or told or ["the site was removed"]), subject=name)
+        return Why(code="site-unable", message="; ".join(lacks or reasons or ["the site was removed"]), subject=name)
     if not site.known:
         return Why(code="site-unknown", message=f"{name} does not answer", subject=name)
     if (sleep := site.profile.sleep) is not None:
@@ -341,7 +344,7 @@ def _reserved(state: EngineState, job: JobState, number: int, facts: PackageFact
 def _slot(queue: QueueClass) -> str:
     """The slot that a class needs at a site, in words."""
     if names := queue.demand.node_restriction:
-        return f"pilot on {told_names(names)}, the only nodes where it may run"
+        return f"pilot on {names_text(names)}, the only nodes where it may run"
     return "slot that fits"
 
 
@@ -371,16 +374,16 @@ def _attempt(attempt: AttemptState) -> Why:
         message = f"attempt {number} at {where} is silent; another attempt may start"
         return Why(code="suspect", message=message, subject=attempt.pilot or where, since=attempt.created_at)
     if not attempt.leased:
-        told = "is in the queue of" if attempt.queued else "is being submitted to"
-        return Why(code="queued", message=f"attempt {number} {told} {where}", subject=where, since=attempt.created_at)
+        verb = "is in the queue of" if attempt.queued else "is being submitted to"
+        return Why(code="queued", message=f"attempt {number} {verb} {where}", subject=where, since=attempt.created_at)
     message = f"attempt {number} runs at {where} in {attempt.pilot}"
     return Why(code="running", message=message, subject=attempt.pilot, since=attempt.created_at)
 
 
 def _silent(site: SiteState, *keys: str) -> Iterator[Why]:
     """Silent batch jobs at a site (of `keys`, if given); an active pilot answers for the others."""
-    if (told := silence_text(site, *keys)) and (keys or not site.pilots):
-        yield Why(code="unheard", message=told, subject=site.name, next_step=f"pilotage site test {site.name}")
+    if (message := silence_text(site, *keys)) and (keys or not site.pilots):
+        yield Why(code="unheard", message=message, subject=site.name, next_step=f"pilotage site test {site.name}")
 
 
 def _held(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
@@ -452,8 +455,8 @@ def _history(job: JobState, number: int, facts: PackageFacts | None) -> Iterator
         return
     for attempt, known in sorted(facts.attempts.items()):
         if known.finished_at is not None and known.exit_code != "SUCCESS":
-            said = words_of_failure(known.exit_message or "")
-            message = f"attempt {attempt} failed at {known.site}: {known.reason or known.exit_code}{said}"
+            words = words_of_failure(known.exit_message or "")
+            message = f"attempt {attempt} failed at {known.site}: {known.reason or known.exit_code}{words}"
             yield Why(code="failed", message=message, subject=known.site or "", since=known.finished_at)
 
 

@@ -418,6 +418,6 @@ class Fairness:
             return "none of its packages was started for a long time"
         _, _, its_owner, its_own, _ = self.key(other)
         if its_owner != owner:
-            told = f"the jobs of {other.owner} have an expected slowdown of {-its_owner:.1f}"
-            return f"{told}, those of {job.owner} one of {-owner:.1f}"
+            theirs = f"the jobs of {other.owner} have an expected slowdown of {-its_owner:.1f}"
+            return f"{theirs}, those of {job.owner} one of {-owner:.1f}"
         return f"its expected slowdown is {-its_own:.1f}, that of this job {-own:.1f}"

@@ -443,9 +443,9 @@ def is_bound(site: SiteState, queue: QueueClass) -> bool:
 def unmet(site: SiteState, demand: Demand) -> list[str]:
     """Resources that a site lacks for a demand, in words."""
     about = site.site
-    told = [shortage(name, site.name, asked, given) for name, asked, given in lacking(demand, about.capacity)]
+    shortages = [shortage(name, site.name, asked, given) for name, asked, given in lacking(demand, about.capacity)]
     if demand.nodes > about.nodes:
-        told.append(f"it asks for {demand.nodes} nodes and {site.name} has {about.nodes}")
+        shortages.append(f"it asks for {demand.nodes} nodes and {site.name} has {about.nodes}")
     longest = about.package_seconds_max
     if longest and demand.wall_seconds > longest:
         why = (
@@ -453,5 +453,5 @@ def unmet(site: SiteState, demand: Demand) -> list[str]:
             if longest < about.wall_seconds
             else ""
         )
-        told.append(f"it asks for {demand.wall_seconds:.0f} s and {site.name} allows {longest:.0f} s{why}")
-    return told
+        shortages.append(f"it asks for {demand.wall_seconds:.0f} s and {site.name} allows {longest:.0f} s{why}")
+    return shortages

@@ -67,7 +67,7 @@ class _HoldMessage(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-_said = msgspec.json.Decoder(_HoldMessage)
+_hold_decoder = msgspec.json.Decoder(_HoldMessage)
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def holds_in(job: JobRow, own_events: Callable[[JobRow], Iterable[EventRow]]) ->
     if Register.HOLD not in keys_of(job):
         return ()
     rows = [row for row in own_events(job) if row.type in ("Held", "Released")]
-    return tuple(Hold(row.time, row.type == "Held", _said.decode(row.data).message) for row in rows)
+    return tuple(Hold(row.time, row.type == "Held", _hold_decoder.decode(row.data).message) for row in rows)
 
 
 def held_time(holds: Sequence[Hold], *, after: float) -> Held:

@@ -167,8 +167,8 @@ def install_again(missing: list[str]) -> str:
     return f"install {'it' if len(missing) == 1 else 'them'}: pip install {' '.join(missing)}"
 
 
-def _missing(told: str, missing: list[str]) -> MissingPart:
-    return MissingPart(told, next_step=install_again(missing))
+def _missing(message: str, missing: list[str]) -> MissingPart:
+    return MissingPart(message, next_step=install_again(missing))
 
 
 def _verb(missing: list[str]) -> str:

@@ -123,8 +123,8 @@ def _about(known: EventType) -> str:
         f"a {kind}" if kind != "attempt" else "an attempt" for kind in _ORDER if kind in known.subjects
     )
     subjects = subjects.replace("a service", "the service itself")
-    said = "by anyone" if known.sources == ANYONE else f"by the {' or '.join(sorted(known.sources))} alone"
-    return f"About {subjects}; said {said}. Version {known.version}."
+    senders = "by anyone" if known.sources == ANYONE else f"by the {' or '.join(sorted(known.sources))} alone"
+    return f"About {subjects}; said {senders}. Version {known.version}."
 
 
 def _sentence(struct: type[msgspec.Struct]) -> str:

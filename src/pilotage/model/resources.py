@@ -30,11 +30,11 @@ class Kind(NamedTuple):
     noun: str  # the words after an amount, for people
     unit: Literal["hundredths", "bytes", "count"]
 
-    def amount(self, said: int | None) -> int:
+    def amount(self, given: int | None) -> int:
         """The amount in an entry."""
-        if said is None:
+        if given is None:
             return AMOUNT_UNKNOWN
-        return 100 * said if self.unit == "hundredths" else said
+        return 100 * given if self.unit == "hundredths" else given
 
     def texts(self, asked: int, given: int) -> tuple[str, str]:
         """Two different amounts as text."""

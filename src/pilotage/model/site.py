@@ -140,6 +140,6 @@ def _is_installed(software: str, site: Site) -> bool:
     )  # not installed at all: another filter reports that
 
 
-def told_start(start: Start) -> str:
+def start_text(start: Start) -> str:
     """Where a way applies, for people: `slurm`, or `slurm on x86_64-linux`."""
     return f"{start.infrastructure} on {start.platform}" if start.platform else start.infrastructure

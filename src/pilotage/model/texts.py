@@ -54,8 +54,8 @@ def size_text(size_bytes: int) -> str:
 
 def sizes_apart(one_bytes: int, other_bytes: int) -> tuple[str, str]:
     """Two different numbers of bytes for people; exact if they would look the same."""
-    told = size_text(one_bytes), size_text(other_bytes)
-    return told if told[0] != told[1] else (f"{one_bytes:,} bytes", f"{other_bytes:,}")
+    texts = size_text(one_bytes), size_text(other_bytes)
+    return texts if texts[0] != texts[1] else (f"{one_bytes:,} bytes", f"{other_bytes:,}")
 
 
 def check_sha256(text: str) -> None:

@@ -103,15 +103,17 @@ def packages_of(
 ) -> Page[ShownPackage]:
     """Packages of a job that match a query, after the given one; relative times in it are already resolved."""
     behind = None if after is None else (job.job, after)
-    heard = journal.find_packages(query, after=behind, limit=limit, job=job)
+    with_events = journal.find_packages(query, after=behind, limit=limit, job=job)
     unheard = _Unheard(journal, job, query, after=after, rows_at_once=limit)
-    items = [shown(found, job) for found in heard.items]
+    items = [shown(found, job) for found in with_events.items]
     items += islice(unheard, limit + 1)
     items.sort(key=lambda each: each.place)
     # Up to here both sides are complete; beyond it one of them may lack packages.
     horizons = [unheard.looked_to] if unheard.looked_to is not None else []
-    if heard.more:
-        horizons.append(heard.scanned_to[1] if heard.scanned_to is not None else place_of(heard.items[-1]))
+    if with_events.more:
+        horizons.append(
+            with_events.scanned_to[1] if with_events.scanned_to is not None else place_of(with_events.items[-1])
+        )
     horizon = min(horizons, default=None)
     known = items if horizon is None else [each for each in items if each.place <= horizon]
     if len(known) > limit:
@@ -144,8 +146,8 @@ def _count_unheard(journal: Journal, job: JobRow, query: Query) -> int:
     else:
         # A package without an activity matches no query by activity, so the other clauses count it.
         counted = fitting if "" not in fitting else expected.keys() - fitting
-        heard = journal.count_packages(_with_activities(counted), job=job)
-        unheard = min(max(sum(expected[activity] for activity in counted) - heard, 0), untouched)
+        with_events = journal.count_packages(_with_activities(counted), job=job)
+        unheard = min(max(sum(expected[activity] for activity in counted) - with_events, 0), untouched)
         total = unheard if counted is fitting else untouched - unheard
     # A clause may apply only to a package that the query names: examine each of those by itself.
     for place in _named_places(query):

@@ -135,14 +135,14 @@ def package_view(
     binaries: list[BinaryView] | None = None,
 ) -> PackageView:
     """The view of a package; without facts it has no events, and its state follows from its job."""
-    heard = facts is not None
+    has_events = facts is not None
     row = facts if facts is not None else unheard(job, activity)
     return PackageView(
         id=place.dotted,
         path=place.path(job.name),
         job=job.job,
         state=row.state,
-        heard=heard,
+        heard=has_events,
         epoch=row.epoch,
         activity=row.activity,
         held=bool(row.held),
@@ -166,7 +166,7 @@ def package_view(
         cancelled_at=row.cancelled_at,
         cleared_at=row.cleared_at,
         entered_at=row.entered_at,
-        updated_at=row.updated_at if heard else None,
+        updated_at=row.updated_at if has_events else None,
         tags=tags_of(row.tags),
         words=words,
         binaries=binaries,
@@ -190,8 +190,8 @@ def attempt_views(facts: PackageFacts | None, events: Iterable[FoundEvent]) -> l
 
 def binary_views(ended: FoundEvent | None) -> list[BinaryView]:
     """The binaries of an attempt, from the event of its end; empty if it had only one."""
-    told = _json(ended.row.data, type=dict[str, Any]) if ended is not None else {}
-    return msgspec.convert(told.get("binaries", []), list[BinaryView])
+    payload = _json(ended.row.data, type=dict[str, Any]) if ended is not None else {}
+    return msgspec.convert(payload.get("binaries", []), list[BinaryView])
 
 
 def outcome_positions(facts: PackageFacts) -> frozenset[int]:

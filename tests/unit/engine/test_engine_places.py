@@ -145,7 +145,7 @@ def test_a_pilot_owes_the_end_of_what_was_taken_off_it_unless_it_told_that(here:
     first, second = attempt(here, 1), attempt(here, 2)
     pilot.take(first)
     pilot.take(second)
-    second.told = True
+    second.end_reported = True
     assert (pilot.give_back(first.ref), pilot.give_back(second.ref)) == (first, second)
     assert pilot.owed == {first.ref: 1}
     pilot.take(first)

@@ -75,7 +75,7 @@ def test_the_text_of_an_end_is_that_of_the_value(outcome: AttemptOutcome, skew_s
     run.start(outcome, now=1_000_000.1, speed=1.0, memory_limit_bytes=0)
     value = run.finish(now=run.ends_at, skew_seconds=skew_seconds, node=name)
     encode = msgspec.json.encode
-    text = run.told(now=run.ends_at, skew_seconds=skew_seconds, node=name, node_text=encode(name))
+    text = run.encoded_end(now=run.ends_at, skew_seconds=skew_seconds, node=name, node_text=encode(name))
     assert text == encode(value)
 
 

@@ -296,7 +296,7 @@ def on_attempt_finished(
     work, attempt = found
     speaker = None
     if by_agent:
-        attempt.told = True
+        attempt.end_reported = True
         speaker = state.pilots.by_name.get(event.stream)
         if speaker is None or speaker.owed or state.abandoned.by_pilot:
             _note_reported_end(state, event.stream, attempt.ref)

@@ -42,13 +42,13 @@ def consider(state: EngineState, plan: JobPlan, *, owner: str, unfinished: int) 
     refused = refused or impossible(state, plan, owner=owner)
     if refused is not None:
         return refused
-    told: dict[str, None] = {}
+    notes: dict[str, None] = {}
     for template in plan.templates:
         for site in state.sites.by_name.values() if template.starts else ():
             about = requirements_of(owner, template, demand=template.demand)
             if not site.removed and (why := execution(site.profile.description, about)):
-                told[f"{site.name} is not used for {template.activity}: {why}"] = None
-    return tuple(told)
+                notes[f"{site.name} is not used for {template.activity}: {why}"] = None
+    return tuple(notes)
 
 
 def over_quota(state: EngineState, owner: str, packages: int) -> bool:
@@ -96,8 +96,8 @@ def _satisfiable(state: EngineState, template: Template, owner: str) -> Refused 
 
 def _too_short(site: SiteState, template: Template) -> list[str]:
     """The reason if a site's wall time is shorter than the estimate of a package."""
-    told = wall_time(site.profile.description, Requirements(demand=template.demand, run_seconds=template.run_seconds))
-    return [told] if told and not wall_time(site.profile.description, Requirements(demand=template.demand)) else []
+    reason = wall_time(site.profile.description, Requirements(demand=template.demand, run_seconds=template.run_seconds))
+    return [reason] if reason and not wall_time(site.profile.description, Requirements(demand=template.demand)) else []
 
 
 def _refused(site: SiteState, template: Template, owner: str) -> list[str]:

@@ -26,7 +26,7 @@ def on_report(state: EngineState, report: AnyReport) -> None:
         return
     match report:
         case SiteSeen():
-            _seen(state, site, report)
+            _site_seen(state, site, report)
         case Submitted():
             _submitted(state, site, report)
         case SubmissionFailed():
@@ -42,7 +42,7 @@ def on_report(state: EngineState, report: AnyReport) -> None:
             notice(site, report)
 
 
-def _seen(state: EngineState, site: SiteState, report: SiteSeen) -> None:
+def _site_seen(state: EngineState, site: SiteState, report: SiteSeen) -> None:
     was_known, site.answers = site.known, report.answers
     if not report.answers and report.trouble is not None:
         note_unreachable(state, site, report.trouble)
@@ -112,11 +112,11 @@ def _never_started(
         return
     attempt = _bound_at(state, site, key)
     if attempt is not None and not attempt.leased:
-        told = LOSSES.get(reason, "platform-failure")
-        if told == PILOT_KILLED:
-            told = "platform-failure"  # it never ran
+        loss = LOSSES.get(reason, "platform-failure")
+        if loss == PILOT_KILLED:
+            loss = "platform-failure"  # it never ran
         state.pilots.loss_excused = is_excused(state, site, reason)
-        mark_lost(state, attempt, reason=told, message=message or f"its batch job is gone: {reason}")
+        mark_lost(state, attempt, reason=loss, message=message or f"its batch job is gone: {reason}")
         state.pilots.loss_excused = False
 
 
@@ -132,11 +132,11 @@ def back_off(state: EngineState, site: SiteState, message: str, *, what: str = D
     site.quiet_until = state.clock.now + wait
     state.clock.timers.at(site.quiet_until, Due.SITE, site.name)
     if 0 < settings.dead_starts_max <= site.dead_starts:
-        told = message.strip().splitlines()
+        lines = message.strip().splitlines()
         state.pending.site_changes += state.selection.died_at_start(
             site.name,
             count=site.dead_starts,
-            message=clipped(told[-1] if told else "", 200),
+            message=clipped(lines[-1] if lines else "", 200),
             at=state.clock.wall_time,
             what=what,
         )

@@ -40,7 +40,7 @@ _CLEARED = "a cleared job must be restored from the book first"
 class _Refusal(Exception):
     def __init__(self, code: RefusedCode, message: str, *, subject: str = "", next_step: str = "") -> None:
         super().__init__(message)
-        self.told = Refused(code=code, message=message, subject=subject, next_step=next_step)
+        self.refused = Refused(code=code, message=message, subject=subject, next_step=next_step)
 
 
 def operate(state: EngineState, operation: AnyOperation) -> Accepted | Refused:
@@ -71,7 +71,7 @@ def operate(state: EngineState, operation: AnyOperation) -> Accepted | Refused:
             case Clear():
                 _clear(state, job, operation)
     except _Refusal as refusal:
-        return refusal.told
+        return refusal.refused
     return Accepted(operation=first, events=state.log.next_number - first)
 
 

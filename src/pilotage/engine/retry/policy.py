@@ -441,9 +441,9 @@ def failure_of(
     was: a loss, or a blameless end. An agent that stops a wanted attempt without a reason has taken its slot away: that counts
     as preemption, which has a limit, or it could happen for ever.
     """
-    told = end is not None and not (end.exit_code == ExitCodeGasw.EXECUTION_CANCELED and end.reason is None)
+    is_reported = end is not None and not (end.exit_code == ExitCodeGasw.EXECUTION_CANCELED and end.reason is None)
     killed_pilot = False
-    if end is not None and told:
+    if end is not None and is_reported:
         reason: str = end.reason or "application-error"
     elif end is not None and lost_reason is None:
         reason = _UNASKED
@@ -453,19 +453,19 @@ def failure_of(
         lost = lost_reason or UNHEARD
         reason = _PLATFORM if lost in (UNHEARD, PILOT_KILLED) else lost
         killed_pilot = lost == PILOT_KILLED
-    said = end if told else None
+    report = end if is_reported else None
     return Failure(
         attempt=attempt,
         site=site,
         reason=reason,
-        exit_status=said.exit_status if said is not None else None,
-        signal=said.signal if said is not None else None,
-        message=(said.exit_message or "")[:_MESSAGE_MAX] if said is not None else "",
+        exit_status=report.exit_status if report is not None else None,
+        signal=report.signal if report is not None else None,
+        message=(report.exit_message or "")[:_MESSAGE_MAX] if report is not None else "",
         memory_bytes=demand.memory_bytes,
         wall_seconds=demand.wall_seconds,
         remaining_seconds=remaining_seconds,
         killed_pilot=killed_pilot,
-        with_pilot=said is None or said.exit_message == PILOT_WALL_OVER,
+        with_pilot=report is None or report.exit_message == PILOT_WALL_OVER,
     )
 
 

@@ -65,8 +65,8 @@ class CandidateSet:
         "_able",
         "_allowed",
         "_awake",
+        "_descriptions",
         "_late",
-        "_seen",
         "_weights",
         "asleep",
         "awake",
@@ -89,7 +89,7 @@ class CandidateSet:
         self.counts = [0, 0, 0, 0]  # by status
         self.awake = 0  # sites that fit, answer, and are not hibernated
         self.asleep = (0.0, 0.0)  # from when until when none of them is woken, as of now
-        self._seen: list[SiteDescription | None] = []
+        self._descriptions: list[SiteDescription | None] = []
         self._allowed = bytearray()
         self._able: list[int] | None = None  # cached indices, until something changes
         self._awake = bytearray()
@@ -99,8 +99,8 @@ class CandidateSet:
         """Apply the changes since the last call."""
         if self.position == changes.end:
             return
-        if len(profiles) != len(self._seen):
-            self._widen(len(profiles) - len(self._seen))
+        if len(profiles) != len(self._descriptions):
+            self._widen(len(profiles) - len(self._descriptions))
         changed = changes.since(self.position)
         shape, statuses, counts, weights = self.shape, self.status, self.counts, self.weights
         for index in range(len(profiles)) if changed is None else changed:
@@ -110,7 +110,7 @@ class CandidateSet:
                 or profile.sleep is not None
                 or not profile.answers
                 or not self._awake[index]
-                or self._seen[index] is not profile.description
+                or self._descriptions[index] is not profile.description
             ):
                 self._update(profile, index)
                 continue
@@ -166,7 +166,7 @@ class CandidateSet:
             self._late[index] = weight
 
     def _widen(self, more: int) -> None:
-        self._seen += [None] * more
+        self._descriptions += [None] * more
         for flags in (self.status, self._allowed, self._awake):
             flags.extend(bytes(more))
         self.counts[REFUSED] += more
@@ -187,8 +187,8 @@ class CandidateSet:
 
     def _update(self, profile: SiteProfile | None, index: int) -> None:
         description = None if profile is None else profile.description
-        if self._seen[index] is not description:
-            self._seen[index] = description
+        if self._descriptions[index] is not description:
+            self._descriptions[index] = description
             self._allowed[index] = description is not None and allows(description, self.requirements)
             self._able = None
         status, awake, weight = REFUSED, False, 0

@@ -73,7 +73,7 @@ def explain_choice(sites: Sites, pool: CandidateSet, *, now: float) -> ChoiceWhy
     """How the next choice for these requirements would be made."""
     known = [profile for profile in sites.profiles if profile is not None]
     shown = sorted(known, key=lambda profile: _order(profile, pool))
-    told = tuple(explain_site(sites, profile, pool, now=now) for profile in shown[:_SHOWN_MAX])
+    explained = tuple(explain_site(sites, profile, pool, now=now) for profile in shown[:_SHOWN_MAX])
     _, candidates, hibernated, overloaded = pool.counts
     return ChoiceWhy(
         policy=sites.settings.policy,
@@ -81,8 +81,8 @@ def explain_choice(sites: Sites, pool: CandidateSet, *, now: float) -> ChoiceWhy
         hibernated=hibernated,
         overloaded=overloaded,
         refused=len(known) - candidates - hibernated - overloaded,
-        sites=told,
-        left_out=len(known) - len(told),
+        sites=explained,
+        left_out=len(known) - len(explained),
     )
 
 
@@ -185,5 +185,5 @@ def _beliefs(profile: SiteProfile) -> str:
         return "; no attempt has ended there yet"
     latest = known[-1]
     share = latest.successes / (latest.successes + latest.failures)
-    told = f"; of {latest.activity or 'what ran there'}, {100 * share:.0f} % succeeded"
-    return told + (f", one in {latest.seconds / latest.successes:.0f} s" if latest.successes else "")
+    text = f"; of {latest.activity or 'what ran there'}, {100 * share:.0f} % succeeded"
+    return text + (f", one in {latest.seconds / latest.successes:.0f} s" if latest.successes else "")

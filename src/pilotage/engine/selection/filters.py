@@ -8,7 +8,7 @@ import msgspec
 
 from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Demand, lacking, shortage
-from pilotage.model.site import Site, Start, can_mean, fitting_start, told_start
+from pilotage.model.site import Site, Start, can_mean, fitting_start, start_text
 
 _NAMES_MAX = 3
 
@@ -84,7 +84,7 @@ def node_restriction(site: SiteDescription, requirements: Requirements) -> str:
     wanted, about = requirements.demand.node_restriction, site.site
     if not wanted:
         return ""
-    names = f"it may run on {told_names(wanted)} only, and {site.name}"
+    names = f"it may run on {names_text(wanted)} only, and {site.name}"
     if not site.node_names:
         return f"{names} does not name its nodes"
     if not any(can_mean(name, other) for name in wanted for other in site.node_names):
@@ -94,7 +94,7 @@ def node_restriction(site: SiteDescription, requirements: Requirements) -> str:
     return ""
 
 
-def told_names(names: tuple[str, ...]) -> str:
+def names_text(names: tuple[str, ...]) -> str:
     """Names of nodes for people, shortened if many."""
     more = len(names) - _NAMES_MAX
     return ", ".join(names[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
@@ -195,7 +195,7 @@ def execution(site: SiteDescription, requirements: Requirements) -> str:
     """The package needs software with a way to start it at this site: by name, kind or platform of the site."""
     for starts in requirements.starts:
         if fitting_start(starts, site.site, platform=requirements.platform) is None:
-            where = ", ".join(dict.fromkeys(map(told_start, starts)))
+            where = ", ".join(dict.fromkeys(map(start_text, starts)))
             name = starts[0].software.partition("/")[0]
             here = f"{site.site.kind} on {site.platform}" if site.platform else site.site.kind
             return f"{name} is described for {where}, and {site.name} is of the kind {here}"

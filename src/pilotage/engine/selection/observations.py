@@ -319,8 +319,8 @@ class Observations:
         profile = self._sites.by_name.get(site)
         if profile is None or profile.sleep is not None:
             return []
-        told = f"{count} {what}{': ' + message if message else ''}"
-        return [self._sites.hibernate(profile, "dead-starts", told, at=at)]
+        reason = f"{count} {what}{': ' + message if message else ''}"
+        return [self._sites.hibernate(profile, "dead-starts", reason, at=at)]
 
     # --- probes and operations by hand ------------------------------------------------------------------------------------
 
@@ -332,8 +332,8 @@ class Observations:
         if profile is None or (profile.sleep is not None and profile.sleep.reason == "by-hand"):
             return []
         if not passed:
-            told = message or "a probe failed"
-            return [] if profile.sleep else [self._sites.hibernate(profile, "probe-failed", told, at=at)]
+            reason = message or "a probe failed"
+            return [] if profile.sleep else [self._sites.hibernate(profile, "probe-failed", reason, at=at)]
         if profile.sleep is not None:
             earned = self.settings.woken_score if score is None else score
             return [self._sites.wake(profile, "probe-passed", message or "a probe passed", score=earned, canary=True)]

@@ -85,7 +85,7 @@ class EngineClock:
 class SteadyTime:
     """The engine's time, and the time stamp of events, from the clock at each step."""
 
-    __slots__ = ("_late_seconds", "_offset", "_told_at", "_wake_at", "clock", "now", "stamp")
+    __slots__ = ("_late_seconds", "_offset", "_wake_at", "_wake_clock", "clock", "now", "stamp")
 
     def __init__(self, now: float, *, late_seconds: float) -> None:
         """Start with the clock's own time."""
@@ -94,13 +94,13 @@ class SteadyTime:
         self._offset = 0.0  # engine time minus clock time
         # An engine that takes over has leases to watch: a clock that is set before its first step ends none of them.
         self._wake_at: float | None = now
-        self._told_at = now  # the same in clock time, as reported
+        self._wake_clock = now  # the same in clock time, as reported
 
     def advance(self, clock: float) -> None:
         """Start a step with this clock time."""
         self.clock = clock
         now = clock + self._offset
-        if self._wake_at is not None and clock >= self._told_at:
+        if self._wake_at is not None and clock >= self._wake_clock:
             now = max(now, self._wake_at)  # a rounded sum might miss it again and again
         if now < self.now:
             now = self.now
@@ -117,5 +117,5 @@ class SteadyTime:
         self._wake_at = time
         if time is None:
             return None
-        self._told_at = time - self._offset
-        return self._told_at
+        self._wake_clock = time - self._offset
+        return self._wake_clock

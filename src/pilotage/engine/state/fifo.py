@@ -66,13 +66,13 @@ class ReadyQueue:
 
     def keep(self, counts: Callable[[int], bool]) -> None:
         """Remove invalid and duplicate numbers; the others keep their order."""
-        seen: set[int] = set()
+        known: set[int] = set()
         chunks, self._chunks = self._chunks, deque()
         self._last, self.size = None, 0
         for chunk in chunks:
             kept = [number for number in chunk.numbers[chunk.head :] if counts(number)]
-            fresh = [number for number in dict.fromkeys(kept) if number not in seen]
-            seen.update(fresh)
+            fresh = [number for number in dict.fromkeys(kept) if number not in known]
+            known.update(fresh)
             self.extend(fresh, chunk.since)
 
     def pop(self) -> int:

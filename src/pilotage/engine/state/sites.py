@@ -44,7 +44,7 @@ class AttemptState(msgspec.Struct, eq=False):
     counted: bool = False  # it occupies room at its site, and a slot of its pilot
     queued: bool = False  # in bound mode, the batch system has accepted it
     suspect: bool = False
-    told: bool = False  # its agent reported its end
+    end_reported: bool = False  # its agent reported its end
     lost: bool = False
     lost_reason: str = ""
     submitting: bool = False  # it counts as an active submission
@@ -137,13 +137,13 @@ class PilotState:
 
     def created(self, lease_seconds: float, drop_revision: int) -> tuple[AttemptCreated, msgspec.Raw]:
         """The payload of a usual new attempt for this pilot, and its encoded text: mostly the same as before."""
-        said = self._created
-        if said is None or said.drop_revision != drop_revision or said.lease_seconds != lease_seconds:
-            said = self._created = AttemptCreated(
+        payload = self._created
+        if payload is None or payload.drop_revision != drop_revision or payload.lease_seconds != lease_seconds:
+            payload = self._created = AttemptCreated(
                 site=self.site.name, pilot=self.name, lease_seconds=lease_seconds, drop_revision=drop_revision
             )
-            self._created_text = msgspec.Raw(_encode(said))
-        return said, self._created_text
+            self._created_text = msgspec.Raw(_encode(payload))
+        return payload, self._created_text
 
     def holds(self, event: Event) -> AttemptState | None:
         """The attempt of an event, if this pilot holds it: then its report counts."""
@@ -177,7 +177,7 @@ class PilotState:
         attempt = self.assigned.pop(ref, None)
         if attempt is not None:
             self.free.give_back(attempt.demand)
-            if not attempt.told:
+            if not attempt.end_reported:
                 self.owed[ref] = attempt.epoch
         return attempt
 

@@ -69,10 +69,10 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
         state.placement.retry_waiting(site, attempt.shape)
     pilot = state.pilots.by_name.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
-    told = plain and state.selection.record_success(
+    recorded = plain and state.selection.record_success(
         site.profile, attempt.began_at, state.clock.wall_time, attempt.activity
     )
-    if not told and not site.removed:
+    if not recorded and not site.removed:
         state.pending.site_changes += state.selection.ended_at(
             site.profile,
             cause,

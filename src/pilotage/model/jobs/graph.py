@@ -195,13 +195,13 @@ class Graph:
     def _loop(self, left: list[bool]) -> list[int]:
         # Each remaining package waits for another remaining one: walking backwards must return.
         current = left.index(True)
-        seen: dict[int, int] = {}
+        positions: dict[int, int] = {}
         path: list[int] = []
-        while current not in seen:
-            seen[current] = len(path)
+        while current not in positions:
+            positions[current] = len(path)
             path.append(current)
             current = next(int(other) for other in self.predecessors(current) if left[other])
-        loop = path[seen[current] :][::-1]
+        loop = path[positions[current] :][::-1]
         start = loop.index(min(loop))
         return loop[start:] + loop[:start]
 
@@ -300,13 +300,13 @@ def find_loop(graph: Followers) -> list[int]:
     # Each remaining node follows another remaining one: walking backwards must meet one twice.
     before = {after: node for node in left for after in graph[node]}
     at = left[0]
-    seen: dict[int, int] = {}
+    positions: dict[int, int] = {}
     path: list[int] = []
-    while at not in seen:
-        seen[at] = len(path)
+    while at not in positions:
+        positions[at] = len(path)
         path.append(at)
         at = before[at]
-    return path[seen[at] :][::-1]
+    return path[positions[at] :][::-1]
 
 
 def _gone_through(graph: Followers) -> tuple[list[int], list[int]]:

@@ -10,17 +10,17 @@ from typing import Annotated, Any, NamedTuple, TypedDict, get_type_hints
 
 import msgspec
 
-_told = msgspec.Meta
+_meta = msgspec.Meta
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of a run with their help texts; sent and stored with a job."""
 
-    fresh: Annotated[bool, _told(description="Run everything again, including results of earlier runs.")] = False
-    keep_failed: Annotated[bool, _told(description="Keep the scratch folders of failed attempts.")] = False
+    fresh: Annotated[bool, _meta(description="Run everything again, including results of earlier runs.")] = False
+    keep_failed: Annotated[bool, _meta(description="Keep the scratch folders of failed attempts.")] = False
     max_failures: Annotated[
         int,
-        _told(
+        _meta(
             ge=0,
             description="End the job when N packages have failed permanently: running packages are stopped, the rest is"
             " cancelled, and the exit code is 1.",
@@ -28,7 +28,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = 0  # no limit
     replace: Annotated[
         bool,
-        _told(
+        _meta(
             description="Replace files that pilotage did not make, or that were changed since; each is kept as NAME.~1~."
         ),
     ] = False

@@ -158,7 +158,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         self.quiet_until = ends_at + interval_seconds
         return phase, begins_at
 
-    def told(self, *, now: float, skew_seconds: float, node: str, node_text: bytes) -> bytes:
+    def encoded_end(self, *, now: float, skew_seconds: float, node: str, node_text: bytes) -> bytes:
         """The encoded report of its end, in the agent's clock; `node_text` is the name of the node in JSON."""
         began_at = self.started_at
         if self.reason is None and began_at == self.application_at < self.outputs_at == now and not skew_seconds:
@@ -203,8 +203,8 @@ class Run(msgspec.Struct, eq=False, gc=False):
         phase: Phase
         for phase, until in (("inputs", self.application_at), ("application", self.outputs_at), ("outputs", now)):
             if until > begins_at and now > begins_at:
-                told_at = max(0.0, begins_at + skew_seconds)
-                phases += (PhaseTimes(phase=phase, started_at=told_at, seconds=min(until, now) - begins_at),)
+                started_at = max(0.0, begins_at + skew_seconds)
+                phases += (PhaseTimes(phase=phase, started_at=started_at, seconds=min(until, now) - begins_at),)
             begins_at = until
         return phases
 

@@ -39,20 +39,20 @@ _NONSENSE: tuple[tuple[str, bytes], ...] = (
 )
 
 
-def _event_of(assignment: Assignment, said: Payload) -> Event:
+def _event_of(assignment: Assignment, payload: Payload) -> Event:
     """An event about an attempt; the spool fills in stream and number."""
     ref = assignment.ref
     return Event(
         source="agent",
         stream="",
         n=1,
-        type=type(said).__name__,
+        type=type(payload).__name__,
         time=0.0,
         job=ref.job,
         package=ref.package,
         attempt=ref.attempt,
         epoch=assignment.epoch,
-        data=msgspec.Raw(_encode(said)),
+        data=msgspec.Raw(_encode(payload)),
     )
 
 
@@ -103,13 +103,13 @@ class Rogue:
         if assignment is None:
             return False
         other = next(name for name, held in self._others.items() if assignment.ref in held)
-        said: Payload = self._chance.choice(
+        payload: Payload = self._chance.choice(
             [CommitGranted(), CancelAccepted(message="no"), PilotEnded(reason="killed")]
         )
-        event = _event_of(assignment, said)
-        if isinstance(said, PilotEnded):
+        event = _event_of(assignment, payload)
+        if isinstance(payload, PilotEnded):
             event = msgspec.structs.replace(event, job=None, package=None, attempt=None, epoch=1, pilot=other)
-        elif isinstance(said, CancelAccepted):
+        elif isinstance(payload, CancelAccepted):
             event = msgspec.structs.replace(event, attempt=None)
         self._spool.forge(event)
         return True

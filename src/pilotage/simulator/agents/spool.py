@@ -116,11 +116,13 @@ class Spool:
     def _event(self, run: Run, n: int, *, seen: int, at: float) -> Event:
         skew_seconds, assignment = self.skew_seconds, run.assignment
         ref = assignment.ref
-        said = msgspec.Raw(run.told(now=at, skew_seconds=skew_seconds, node=self._node, node_text=self._node_text))
+        data = msgspec.Raw(
+            run.encoded_end(now=at, skew_seconds=skew_seconds, node=self._node, node_text=self._node_text)
+        )
         time = self.local(at) if skew_seconds else at
         return Event(
             "agent", self._stream, n, "AttemptFinished", time, ref.job, ref.package, ref.attempt, None, None,
-            assignment.epoch, seen, 1, said,
+            assignment.epoch, seen, 1, data,
         )  # fmt: skip
 
     def end_of(self, ref: AttemptRef) -> Event | None:

@@ -44,7 +44,7 @@ class Restarts:
         if not package.attempts:
             return
         self._check_harmless(package, attempt)
-        if self.said_by_rules(package) == "give-up":
+        if self.action_by_rules(package) == "give-up":
             message = f"attempt {attempt.number} was created after a failure upon which its own rules give up"
             raise self._record.broken(RETRIES, message, package)
         if package.template is None or package.template.retry.rules:
@@ -57,7 +57,7 @@ class Restarts:
             if earlier.epoch == package.epoch and earlier.finished not in _NO_FAILURES:
                 self._check_limit(package, attempt, earlier)
 
-    def said_by_rules(self, package: PackageTrace) -> str:
+    def action_by_rules(self, package: PackageTrace) -> str:
         """The action of the package's own rules after its failures so far: the first matching one with budget left.
 
         Empty if no rule matches, if that is not certain, or if a cap may decide otherwise.
@@ -67,18 +67,18 @@ class Restarts:
         if not rules or not all(each.reason for each in rules) or any(each.doubted for each in own):
             return ""
         acted = [0] * len(rules)
-        said = ""
+        action = ""
         for failed in sorted(own, key=_number):
             matching = [at for at, rule in enumerate(rules) if failed.failed_for and rule.reason == failed.failed_for]
             if not matching:
-                said = "" if failed.failed_for else said
+                action = "" if failed.failed_for else action
                 continue
             unused = [at for at in matching if (times := rules[at].times) is None or acted[at] < times]
             if not unused or rules[unused[0]].action == "give-up":
                 return "give-up"
             acted[unused[0]] += 1
-            said = rules[unused[0]].action if rules[unused[0]].times is not None else ""
-        return said
+            action = rules[unused[0]].action if rules[unused[0]].times is not None else ""
+        return action
 
     def _check_limit(self, package: PackageTrace, attempt: AttemptTrace, earlier: AttemptTrace) -> None:
         limit, had = _limit(package, attempt), _limit(package, earlier)
@@ -275,14 +275,14 @@ class Attempts:
         site, template = self._sites.get(attempt.site), package.template
         if not self._sites or template is None:
             return
-        said = f"attempt {attempt.number} was created at {attempt.site}"
+        message = f"attempt {attempt.number} was created at {attempt.site}"
         if site is None:
-            raise self._record.broken(ROOMS, f"{said}, which is no site", package)
+            raise self._record.broken(ROOMS, f"{message}, which is no site", package)
         if template.executor and template.executor not in (site.name, site.kind):
-            raise self._record.broken(ROOMS, f"{said}, and may only run on {template.executor}", package)
+            raise self._record.broken(ROOMS, f"{message}, and may only run on {template.executor}", package)
         for starts in template.starts:
             if fitting_start(starts, site, platform=template.platform) is None:
-                raise self._record.broken(ROOMS, f"{said}, where its software is not described", package)
+                raise self._record.broken(ROOMS, f"{message}, where its software is not described", package)
         demand = demand_of(template, attempt)
         short = [f"{name} {asked} of {given}" for name, asked, given in lacking(demand, site.capacity)]
         if demand.nodes > site.nodes:
@@ -290,7 +290,7 @@ class Attempts:
         if site.wall_seconds and demand.wall_seconds > site.wall_seconds:
             short.append(f"wall_seconds {demand.wall_seconds} of {site.wall_seconds}")
         if short:
-            raise self._record.broken(ROOMS, f"{said}, which cannot hold it: {', '.join(short)}", package)
+            raise self._record.broken(ROOMS, f"{message}, which cannot hold it: {', '.join(short)}", package)
 
     def _check_alone(self, package: PackageTrace, attempt: AttemptTrace, *, replaces: int | None) -> None:
         if not package.attempts:

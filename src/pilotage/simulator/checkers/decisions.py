@@ -246,8 +246,8 @@ class Decisions:
                 )
 
     def _is_premature(self, package: PackageTrace, data: payloads.Aborted) -> bool:
-        said = self.attempts.restarts.said_by_rules(package)
-        return data.cause in ("retries-exhausted", "permanent-failure") and said in ("again", "elsewhere")
+        action = self.attempts.restarts.action_by_rules(package)
+        return data.cause in ("retries-exhausted", "permanent-failure") and action in ("again", "elsewhere")
 
     def _on_cleared(self, checked: Checked) -> None:
         if checked.event.package is None:

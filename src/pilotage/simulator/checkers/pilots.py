@@ -63,7 +63,7 @@ class Pilots:
         pilot = self._pilots.get(name)
         if pilot is None:
             fail("it was assigned, and the pilot never began")
-        package, attempt = self._known(ref, name, said="assigned")
+        package, attempt = self._known(ref, name, step="assigned")
         if attempt.holder and attempt.holder != name:
             fail(f"it was assigned, and {attempt.holder} had it before")
         if not attempt.leased:
@@ -89,7 +89,7 @@ class Pilots:
             fail("it was started, and is not held")
         if ref in pilot.running:
             fail("it was started twice")
-        package, attempt = self._known(ref, name, said="started")
+        package, attempt = self._known(ref, name, step="started")
         self._check_node(pilot, package, ref)
         attempt.running = True
         pilot.running[ref] = demand
@@ -108,7 +108,7 @@ class Pilots:
         if demand is not None and demand.nodes == 1:
             for index, amount in enumerate(amounts(demand)):
                 pilot.used[index] -= amount
-        _, attempt = self._known(ref, name, said="ended")
+        _, attempt = self._known(ref, name, step="ended")
         attempt.running, attempt.over = False, True
 
     def check(self) -> None:
@@ -154,10 +154,10 @@ class Pilots:
                     f"{at_once} at once take more than {name} {given}"
                 )
 
-    def _known(self, ref: AttemptRef, pilot: str, *, said: str) -> tuple[PackageTrace, AttemptTrace]:
+    def _known(self, ref: AttemptRef, pilot: str, *, step: str) -> tuple[PackageTrace, AttemptTrace]:
         attempt = self._record.attempt(ref.job, ref.package, ref.attempt)
         if attempt is None:
-            self._failing(LEASES, pilot, ref)(f"it was {said} before its creation was durable")
+            self._failing(LEASES, pilot, ref)(f"it was {step} before its creation was durable")
         return self._record.job(ref.job).package(ref.package), attempt
 
     def _failing(self, checker: str, pilot: str, ref: AttemptRef) -> Callable[[str], NoReturn]:

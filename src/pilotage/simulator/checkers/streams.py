@@ -63,13 +63,13 @@ class Streams:
                 f"event {n} said {lie.type} of {what}, which is not its to say, and is in the book as {event.type}"
             )
             raise self._record.broken_stream(ROGUES, message, event.stream)
-        said = stream.spooled.pop(n, None)
-        if said is not None and said is not event and said != event and not self._is_late(said, event):
+        spooled = stream.spooled.pop(n, None)
+        if spooled is not None and spooled is not event and spooled != event and not self._is_late(spooled, event):
             raise self._record.broken_stream(
-                ACKNOWLEDGED, f"event {n} was said as {said.type} and is in the book as {event.type}", event.stream
+                ACKNOWLEDGED, f"event {n} was said as {spooled.type} and is in the book as {event.type}", event.stream
             )
-        if said is not None and said.type == FINISHED and event.type == NOTED:
-            stream.unheard.add(_attempt_of(said))
+        if spooled is not None and spooled.type == FINISHED and event.type == NOTED:
+            stream.unheard.add(_attempt_of(spooled))
 
     def on_acknowledged(self, pilot: str, n: int) -> None:
         """Events of an agent up to `n` were acknowledged."""
@@ -90,11 +90,11 @@ class Streams:
         stream.unheard.remove(attempt)
         return True
 
-    def _is_late(self, said: Event, event: Event) -> bool:
+    def _is_late(self, spooled: Event, event: Event) -> bool:
         """Whether an event about an attempt was only stored, because the attempt was given up."""
-        job = self._record.jobs.get(said.job or "")
-        package = job.packages.get(said.package or "") if job is not None else None
-        attempt = package.attempts.get(said.attempt or 0) if package is not None else None
+        job = self._record.jobs.get(spooled.job or "")
+        package = job.packages.get(spooled.package or "") if job is not None else None
+        attempt = package.attempts.get(spooled.attempt or 0) if package is not None else None
         if event.type != NOTED or package is None or attempt is None:
             return False
         return bool(package.state) or attempt.epoch != package.epoch

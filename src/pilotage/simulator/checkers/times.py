@@ -23,7 +23,7 @@ _KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun")  # losses without a 
 class _PilotHistory:
     """What one pilot stated."""
 
-    __slots__ = ("began_at", "capacity", "ended_at", "ends_at", "heard", "sequence", "site")
+    __slots__ = ("began_at", "capacity", "ended_at", "ends_at", "exchanges", "sequence", "site")
 
     def __init__(self, exchange: Exchange, now: float) -> None:
         self.site = exchange.site
@@ -32,11 +32,11 @@ class _PilotHistory:
         self.capacity = Capacity()
         self.ends_at = -math.inf  # the latest time that any of its exchanges allows
         self.sequence = 0
-        self.heard: deque[float] = deque(maxlen=_REMEMBERED)
+        self.exchanges: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def heard_before(self, time: float) -> float:
+    def last_exchange_before(self, time: float) -> float:
         """The last exchange before a time; minus infinity if unknown."""
-        return next((each for each in reversed(self.heard) if each < time), -math.inf)
+        return next((each for each in reversed(self.exchanges) if each < time), -math.inf)
 
 
 class Times:
@@ -46,7 +46,7 @@ class Times:
         """Share the record of the other checkers."""
         self._record = record
         self._rules = rules
-        self._told: dict[str, _PilotHistory] = {}
+        self._histories: dict[str, _PilotHistory] = {}
         self._at_site: dict[str, list[_PilotHistory]] = {}
         self._began_at = -math.inf
         # The step after a change of the clock, the largest leap of the engine's time, and how long it stood still.
@@ -72,32 +72,32 @@ class Times:
     def on_service_began(self, now: float) -> None:
         """The service started: messages to the previous one may have been lost."""
         self._began_at = now
-        for told in self._told.values():
-            told.sequence = 0
-            told.heard.clear()
+        for history in self._histories.values():
+            history.sequence = 0
+            history.exchanges.clear()
 
     def on_exchange(self, exchange: Exchange, now: float) -> None:
         """An exchange reached the service. Of an outdated one only the events count."""
-        told = self._told.get(exchange.pilot)
-        if told is None:
-            told = self._told[exchange.pilot] = _PilotHistory(exchange, now)
-            self._at_site.setdefault(exchange.site, []).append(told)
-        if exchange.sequence <= told.sequence:
+        history = self._histories.get(exchange.pilot)
+        if history is None:
+            history = self._histories[exchange.pilot] = _PilotHistory(exchange, now)
+            self._at_site.setdefault(exchange.site, []).append(history)
+        if exchange.sequence <= history.sequence:
             return
-        told.sequence = exchange.sequence
-        told.capacity = exchange.capacity
-        told.heard.append(now)
+        history.sequence = exchange.sequence
+        history.capacity = exchange.capacity
+        history.exchanges.append(now)
         left = exchange.remaining_seconds
-        told.ends_at = max(told.ends_at, math.inf if left is None else now + self._rules.collect_seconds + left)
+        history.ends_at = max(history.ends_at, math.inf if left is None else now + self._rules.collect_seconds + left)
 
     def on_created(
         self, package: PackageTrace, attempt: AttemptTrace, *, remaining_seconds: float | None, at: float
     ) -> None:
         """An attempt was assigned: its pilot must have enough time, by its own statement."""
-        told = self._told.get(attempt.pilot or "")
-        if told is None or package.template is None:
+        history = self._histories.get(attempt.pilot or "")
+        if history is None or package.template is None:
             return
-        left = told.ends_at - at + self._stood_still(told.began_at, at)
+        left = history.ends_at - at + self._stood_still(history.began_at, at)
         asked = demand_of(package.template, attempt).wall_seconds
         if left + _ROUNDING_SECONDS < asked:
             message = f"attempt {attempt.number} asks for {asked:.0f} s, and {attempt.pilot} has {left:.0f} s left"
@@ -108,10 +108,10 @@ class Times:
 
     def on_suspected(self, package: PackageTrace, attempt: AttemptTrace, at: float) -> None:
         """An attempt became suspect: the lease of its pilot must have expired."""
-        told = self._told.get(attempt.pilot or "")
-        if told is None:
+        history = self._histories.get(attempt.pilot or "")
+        if history is None:
             return
-        silent = at - (since := max(told.heard_before(at), self._began_at))
+        silent = at - (since := max(history.last_exchange_before(at), self._began_at))
         if silent + self._leapt(since, at) + _ROUNDING_SECONDS < self._rules.lease_seconds:
             lease = self._rules.lease_seconds
             message = f"attempt {attempt.number} was suspected after {silent:.0f} s of a lease of {lease:.0f} s"
@@ -120,7 +120,7 @@ class Times:
     def on_lost(self, package: PackageTrace, attempt: AttemptTrace, *, reason: str) -> None:
         """An attempt was lost: its pilot must have ended, unless a user asked for it."""
         pilot = attempt.pilot or ""
-        if not attempt.leased or pilot not in self._told or pilot in self._record.ended_pilots:
+        if not attempt.leased or pilot not in self._histories or pilot in self._record.ended_pilots:
             return
         if reason in _KNOWN_BY_THEMSELVES:
             return
@@ -132,17 +132,17 @@ class Times:
 
         If only its silence is known, that must have lasted for its whole term, and no longer.
         """
-        told = self._told.get(pilot)
-        if told is None:
+        history = self._histories.get(pilot)
+        if history is None:
             return
-        if not by_itself and told.ended_at == math.inf:
-            silent = at - (since := told.heard_before(at))
+        if not by_itself and history.ended_at == math.inf:
+            silent = at - (since := history.last_exchange_before(at))
             if silent + self._leapt(since, at) + _ROUNDING_SECONDS < self._rules.lease_seconds:
                 message = f"it was given up, and was heard {silent:.0f} s before"
                 raise self._record.broken_stream(LEASES, message, pilot)
             if unheard:
                 self._check_term(pilot, since=max(since, self._began_at), at=at)
-        told.ended_at = min(told.ended_at, at)
+        history.ended_at = min(history.ended_at, at)
 
     def _check_term(self, pilot: str, *, since: float, at: float) -> None:
         """A pilot is lost after its term, counted from its last contact, or from the start of the service."""
@@ -166,5 +166,5 @@ class Times:
         message = f"is reserved for {site} since {now - since:.0f} s, where no pilot could run it for {patience:.0f} s"
         return self._record.broken(WAITING, message, package)
 
-    def _could_run(self, told: _PilotHistory, demand: Demand, since: float) -> bool:
-        return told.ended_at >= since and not lacking(demand, told.capacity)
+    def _could_run(self, history: _PilotHistory, demand: Demand, since: float) -> bool:
+        return history.ended_at >= since and not lacking(demand, history.capacity)

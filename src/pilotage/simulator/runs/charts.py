@@ -59,8 +59,8 @@ class _Scale:
     """Maps a time to a position on the sheet."""
 
     def __init__(self, summaries: Sequence[Summary], *, left: float, right: float) -> None:
-        seen = [each for summary in summaries for each in summary.makespans if each is not None] or [0.0, 1.0]
-        low, high = min(seen), max(seen)
+        makespans = [each for summary in summaries for each in summary.makespans if each is not None] or [0.0, 1.0]
+        low, high = min(makespans), max(makespans)
         room = max(high - low, 0.02 * high, 1e-3) * 0.04
         self.left, self.right = left, right
         self._low = max(0.0, low - room)

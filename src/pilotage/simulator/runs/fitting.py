@@ -36,46 +36,46 @@ SEEN_MIN = 5
 """Fewer times than this are fitted by an exponential distribution with their mean."""
 
 
-def fit_trace(world: WorldFile, seen: SiteObserved, *, sites: Iterable[str]) -> WorldFile:
+def fit_trace(world: WorldFile, observed: SiteObserved, *, sites: Iterable[str]) -> WorldFile:
     """The world with the observations of a trace at some sites. Its run times are for packages of unknown run time."""
     known = {each.name: each for each in world.sites}
     for name in sites:
-        known[name] = fit_site(known.get(name) or SiteWorld(name=name), seen)
+        known[name] = fit_site(known.get(name) or SiteWorld(name=name), observed)
     packages = world.packages
-    if len(seen.run_seconds) >= SEEN_MIN:
-        packages = replace(packages, run_time=times_of(seen.run_seconds))
+    if len(observed.run_seconds) >= SEEN_MIN:
+        packages = replace(packages, run_time=times_of(observed.run_seconds))
     return replace(world, sites=tuple(known.values()), packages=packages)
 
 
-def fit_jobs(world: WorldFile, seen: Observed, *, sites: Sequence[SiteEntry]) -> WorldFile:
+def fit_jobs(world: WorldFile, observations: Observed, *, sites: Sequence[SiteEntry]) -> WorldFile:
     """The world with the observations of jobs: queues and failures of sites, and run times of activities."""
     known = {each.name: each for each in world.sites}
-    speeds = _speeds(seen, {entry.name: entry.speed for entry in sites})
+    speeds = _speeds(observations, {entry.name: entry.speed for entry in sites})
     for entry in sites:
-        observed = seen.sites.get(entry.name)
+        observed = observations.sites.get(entry.name)
         if observed is None:
             continue
         site = fit_site(known.get(entry.name) or SiteWorld(name=entry.name), observed)
         if entry.name in speeds:
             site = replace(site, speed=Factors(value=speeds[entry.name]))
         known[entry.name] = site
-    return replace(world, sites=tuple(known.values()), packages=_fit_packages(world.packages, seen, speeds))
+    return replace(world, sites=tuple(known.values()), packages=_fit_packages(world.packages, observations, speeds))
 
 
-def fit_site(site: SiteWorld, seen: SiteObserved) -> SiteWorld:
+def fit_site(site: SiteWorld, observed: SiteObserved) -> SiteWorld:
     """A site as observed; fields without observations stay."""
-    if seen.queue_seconds:
-        site = replace(site, queue=times_of(seen.queue_seconds))
-    if seen.attempts:
-        failed = sum(seen.failures.values())
-        site = replace(site, failure_probability=_rounded(min(1.0, failed / seen.attempts)))
-        most = max(seen.failures, key=lambda reason: seen.failures[reason], default="")
+    if observed.queue_seconds:
+        site = replace(site, queue=times_of(observed.queue_seconds))
+    if observed.attempts:
+        failed = sum(observed.failures.values())
+        site = replace(site, failure_probability=_rounded(min(1.0, failed / observed.attempts)))
+        most = max(observed.failures, key=lambda reason: observed.failures[reason], default="")
         if most in REASONS:
             site = replace(site, failure_reason=cast("Reason", most))
-    if seen.pilots:
-        site = replace(site, pilot_failure_probability=_rounded(seen.dead_pilots / seen.pilots))
-    if seen.node_hours > 0:
-        site = replace(site, node_failures_per_hour=_rounded(seen.node_failures / seen.node_hours))
+    if observed.pilots:
+        site = replace(site, pilot_failure_probability=_rounded(observed.dead_pilots / observed.pilots))
+    if observed.node_hours > 0:
+        site = replace(site, node_failures_per_hour=_rounded(observed.node_failures / observed.node_hours))
     return site
 
 
@@ -92,31 +92,33 @@ def times_of(seconds: Sequence[float]) -> Times:
     return Times(distribution="empirical", values=tuple(map(_rounded, ordered)))
 
 
-def _fit_packages(packages: PackagesWorld, seen: Observed, speeds: Mapping[str, float]) -> PackagesWorld:
+def _fit_packages(packages: PackagesWorld, observed: Observed, speeds: Mapping[str, float]) -> PackagesWorld:
     activities = {each.name: each for each in packages.activities}
-    for name, count in seen.packages.items():
+    for name, count in observed.packages.items():
         known = activities.get(name) or ActivityWorld(name=name)
         standard = [
-            seconds * speeds.get(site, 1.0) for site, ran in seen.run_seconds.get(name, {}).items() for seconds in ran
+            seconds * speeds.get(site, 1.0)
+            for site, ran in observed.run_seconds.get(name, {}).items()
+            for seconds in ran
         ]
         activities[name] = replace(
             known,
             run_time=times_of(standard) if standard else known.run_time,
-            doomed_probability=_rounded(seen.doomed.get(name, 0) / count) if count else known.doomed_probability,
+            doomed_probability=_rounded(observed.doomed.get(name, 0) / count) if count else known.doomed_probability,
         )
     return replace(
         packages,
-        inputs=times_of(seen.inputs_seconds) if seen.inputs_seconds else packages.inputs,
-        outputs=times_of(seen.outputs_seconds) if seen.outputs_seconds else packages.outputs,
+        inputs=times_of(observed.inputs_seconds) if observed.inputs_seconds else packages.inputs,
+        outputs=times_of(observed.outputs_seconds) if observed.outputs_seconds else packages.outputs,
         activities=tuple(activities.values()),
     )
 
 
-def _speeds(seen: Observed, believed: Mapping[str, float]) -> dict[str, float]:
+def _speeds(observed: Observed, believed: Mapping[str, float]) -> dict[str, float]:
     """The observed speed of each site: from activities that ran at several, relative to the configured speed."""
     found: dict[str, float] = {}
     ratios: dict[str, list[tuple[float, int]]] = {}
-    for by_site in seen.run_seconds.values():
+    for by_site in observed.run_seconds.values():
         standard = {
             site: [seconds * believed[site] for seconds in ran]
             for site, ran in by_site.items()
@@ -129,9 +131,9 @@ def _speeds(seen: Observed, believed: Mapping[str, float]) -> dict[str, float]:
             here = median(ran)
             if len(standard) > 1 and usual > 0 and here > 0:
                 ratios.setdefault(site, []).append((math.log(usual / here), len(ran)))
-    for site, told in ratios.items():
-        weight = sum(count for _, count in told)
-        factor = math.exp(math.fsum(ratio * count for ratio, count in told) / weight)
+    for site, weighted in ratios.items():
+        weight = sum(count for _, count in weighted)
+        factor = math.exp(math.fsum(ratio * count for ratio, count in weighted) / weight)
         found[site] = _rounded(believed[site] * factor)
     return found
 
@@ -187,8 +189,8 @@ Reader = Callable[[Iterable[str], SiteObserved], None]
 
 
 def _kind(head: list[str]) -> Reader | None:
-    told = [line for line in head if line.strip() and not line.startswith((";", "#"))]
-    first = told[0] if told else ""
+    lines = [line for line in head if line.strip() and not line.startswith((";", "#"))]
+    first = lines[0] if lines else ""
     columns = {word.strip().strip('"') for word in first.split(",")}
     for marks, reader in _TABLES:
         if marks <= columns:

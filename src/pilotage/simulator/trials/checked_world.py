@@ -365,9 +365,9 @@ class CheckedWorld:
 
     def _compare_acting(self, restored: Engine, folded: Engine, when: str) -> None:
         """Abandoned attempts of the previous engine stay abandoned in the restored one, which has none without an event."""
-        acting, told = abandoned_attempts(restored.state), abandoned_attempts(folded.state)
+        acting, folded_acting = abandoned_attempts(restored.state), abandoned_attempts(folded.state)
         for ref, pilot in acting.items():
-            if told.get(ref) != pilot:
+            if folded_acting.get(ref) != pilot:
                 raise Violation(
                     "restoring", f"{when}, {ref} may act with {pilot}, and no event shows it", subject="engine"
                 )
@@ -383,8 +383,8 @@ class CheckedWorld:
 
     def _explainer(self, core: Core) -> Explain:
         def explain(job: str, package: str) -> list[str]:
-            told = core.engine.explain(job, package)
-            return [why.code for why in told.reasons] if told is not None else []
+            explanation = core.engine.explain(job, package)
+            return [why.code for why in explanation.reasons] if explanation is not None else []
 
         return explain
 
@@ -395,10 +395,10 @@ class CheckedWorld:
             if not job.count:
                 continue
             package = job.dotted(chance.randrange(job.count))
-            told = core.engine.explain(job.id, package)
-            if told is None or not told.reasons:
+            explanation = core.engine.explain(job.id, package)
+            if explanation is None or not explanation.reasons:
                 raise Violation("explaining", "it has no explanation", subject=f"{job.id}/{package}")
-            for why in told.reasons:
+            for why in explanation.reasons:
                 if why.code == "reserved" and why.since is not None:
                     since = now - (core.engine.state.clock.wall_time - why.since)  # by the clock, which may be wrong
                     self.observer.on_reserved(job.id, package, site=why.subject, since=since, now=now)

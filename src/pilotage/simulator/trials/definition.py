@@ -412,10 +412,10 @@ def with_nodes(dice: random.Random, sites: Sites, jobs: Jobs) -> tuple[Sites, Jo
 def _named(dice: random.Random, sketch: SiteSketch) -> SiteSketch:
     name = sketch.site.name
     nodes = tuple(f"{name}-n{number}" for number in range(1, dice.randint(2, 4) + 1))
-    said = dice.choice([nodes, (f"{name}-n*",)])
+    patterns = dice.choice([nodes, (f"{name}-n*",)])
     # If the batch system cannot choose the node of a batch job, only a pilot that happens to start there can run the package.
     places = sketch.site.mode == "bound" or dice.random() < 0.7
-    return replace(sketch, nodes=nodes, site=replace(sketch.site, node_names=said, places_nodes=places))
+    return replace(sketch, nodes=nodes, site=replace(sketch.site, node_names=patterns, places_nodes=places))
 
 
 def _restricted(dice: random.Random, template: Template, sites: Sites) -> Template:

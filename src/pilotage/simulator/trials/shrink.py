@@ -125,11 +125,11 @@ _ADDED = frozenset({"submission", "fault_bursts"})
 def stored(world: World) -> bytes:
     """A world as the text of a file, with everything that it depends on."""
     usual = {each: getattr(SiteSketch(site=Site(name="")), each) for each in _ADDED}
-    told = {_COMPLETE: True} | _plain(world)
-    for site, sketch in zip(told["sites"], world.sites, strict=True):
+    fields = {_COMPLETE: True} | _plain(world)
+    for site, sketch in zip(fields["sites"], world.sites, strict=True):
         for name in [each for each in _ADDED if getattr(sketch, each) == usual[each]]:
             del site[name]
-    parts = [f'"{key}":{_text(part)}' for key, part in told.items()]
+    parts = [f'"{key}":{_text(part)}' for key, part in fields.items()]
     return "{{\n{}\n}}\n".format(",\n".join(parts)).encode()
 
 
@@ -137,12 +137,12 @@ def read_world(text: bytes, *, name: str) -> World:
     """The world in a file; `name` is the file's name for error messages."""
     try:
         msgspec.json.decode(text)  # stricter than the next step: no NaN, no number too large, no half of a character
-        told = json.loads(text, object_pairs_hook=_each_once)
-        is_complete = isinstance(told, dict) and told.pop(_COMPLETE, False)
+        fields = json.loads(text, object_pairs_hook=_each_once)
+        is_complete = isinstance(fields, dict) and fields.pop(_COMPLETE, False)
         if is_complete not in (True, False):
             raise _Unfit("Expected `bool`", at=f"$.{_COMPLETE}")
-        world = msgspec.convert(told, World)
-        _compare(told, _plain(world), at="$", is_complete=is_complete)
+        world = msgspec.convert(fields, World)
+        _compare(fields, _plain(world), at="$", is_complete=is_complete)
         for place, what in _faults(world):
             raise _Unfit(what, at=place)
     except (ValueError, RecursionError) as fault:
@@ -186,22 +186,22 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _compare(told: Any, known: Any, *, at: str, is_complete: bool) -> None:
+def _compare(given: Any, known: Any, *, at: str, is_complete: bool) -> None:
     """Every field of a file must be known; a complete file must have every known field."""
-    if isinstance(told, dict) and isinstance(known, dict):
-        for key in told:
+    if isinstance(given, dict) and isinstance(known, dict):
+        for key in given:
             if key not in known:
                 raise _Unfit(f"Object contains unknown field `{key}`", at=at)
         for key in known:
-            if key in told:
-                _compare(told[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
+            if key in given:
+                _compare(given[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
             elif is_complete and key not in _ADDED:
                 raise _Unfit(f"Object missing field `{key}`, and the file states that it is complete", at=at)
-    elif isinstance(told, list) and isinstance(known, list) and len(told) == len(known):
-        for number, (one, other) in enumerate(zip(told, known, strict=True)):
+    elif isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
+        for number, (one, other) in enumerate(zip(given, known, strict=True)):
             _compare(one, other, at=f"{at}[{number}]", is_complete=is_complete)
-    elif told != known:
-        raise _Unfit(f"{told!r} is read as {known!r}", at=at)
+    elif given != known:
+        raise _Unfit(f"{given!r} is read as {known!r}", at=at)
 
 
 def _faults(world: World) -> Iterator[tuple[str, str]]:

@@ -72,10 +72,10 @@ class _EventRecorder:
         self._hash.update(text)
         self._hash.update(b"\n")
         about = "/".join(str(part) for part in (event.job, event.package, event.attempt) if part is not None)
-        said = bytes(event.data).decode()
+        data = bytes(event.data).decode()
         self.lines.append(
             f"{self.count} at {now:.3f}: {event.stream} {event.n}, epoch {event.epoch}:"
-            f" {event.type} {about or event.pilot or event.site or ''} {said}"
+            f" {event.type} {about or event.pilot or event.site or ''} {data}"
         )
 
     @property

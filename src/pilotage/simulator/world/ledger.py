@@ -129,13 +129,13 @@ class PackedLives:
 class StreamTable:
     """Streams by source and name. The position in a row may be older than the counter here."""
 
-    __slots__ = ("_heard", "_ids", "_rows")
+    __slots__ = ("_ids", "_last_numbers", "_rows")
 
     def __init__(self, rows: dict[tuple[Any, ...], StreamRow]) -> None:
         """Manage these rows, which are still empty."""
         self._rows = rows
         self._ids: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
-        self._heard: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
+        self._last_numbers: dict[str, dict[str, int]] = {source: {} for source in SOURCE_RANKS}
 
     def known(self, names: Collection[tuple[str, str]]) -> list[StreamRow]:
         """The known ones among some (source, stream)."""
@@ -144,24 +144,24 @@ class StreamTable:
 
     def cached(self) -> CachedStreams:
         """All of them."""
-        return CachedStreams(self._ids, self._heard)
+        return CachedStreams(self._ids, self._last_numbers)
 
     def read(self, row: StreamRow) -> StreamRow:
         """A copy of a row for the caller."""
-        return replace(row, watermark=self._heard[row.source].get(row.stream, row.watermark))
+        return replace(row, watermark=self._last_numbers[row.source].get(row.stream, row.watermark))
 
     def write(self, rows: Iterable[StreamRow], counted_on: OfStreams) -> None:
         """Replace rows by key, and advance the streams that only counted on."""
         for source, counted in counted_on.items():
-            self._heard[source] |= counted
+            self._last_numbers[source] |= counted
         for row in rows:
             self._rows[row.stream_id,] = row
             self._ids[row.source][row.stream] = row.stream_id
-            heard = self._heard[row.source]
+            last_numbers = self._last_numbers[row.source]
             if row.ahead == NO_RANGES:
-                heard[row.stream] = row.watermark
+                last_numbers[row.stream] = row.watermark
             else:
-                heard.pop(row.stream, None)
+                last_numbers.pop(row.stream, None)
 
 
 AnyRow = TypeVar("AnyRow", bound=rows.Row)
