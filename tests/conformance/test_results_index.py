@@ -12,7 +12,8 @@ from pilotage.adapters.stores.results_index import SqliteResultsIndex
 from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.ports import ResultsIndex, StoreError
+from pilotage.ports import MeasuredRun, ResultsIndex, RunKind, StoreError
+from pilotage.ports.results_index import RUNS_KEPT
 from tests.kit.made_work import FOLDER, made, seen, sha
 
 
@@ -154,3 +155,32 @@ def test_what_a_job_was_granted_is_ours_once_it_is_claimed(index: ResultsIndex) 
     index.claim(FOLDER, "job-2", made(1).manifest)
     assert index.makers(FOLDER, ["out"]) == {"out": made(1).manifest}
     assert index.maker(FOLDER, "out", sha256=sha(1)) == "job-2"
+
+
+def measured(seconds: float, *, input_bytes: int | None = 1000) -> MeasuredRun:
+    return MeasuredRun(
+        seconds=seconds, input_bytes=input_bytes, output_bytes=10, scratch_bytes=1010, memory_bytes=None
+    )
+
+
+RECO = RunKind("reco", "")
+ALIGN = RunKind("align", "align/2.1")
+
+
+def test_runs_are_told_by_document_and_kind_and_those_of_a_software_in_any_document(index: ResultsIndex) -> None:
+    index.note_runs(FOLDER, "d", {RECO: [measured(1.0)], ALIGN: [measured(2.0), measured(3.0, input_bytes=None)]})
+    index.note_runs("/elsewhere", "e", {ALIGN: [measured(4.0)], RunKind("align", "align/2.0"): [measured(5.0)]})
+    assert index.runs(FOLDER, "d", RECO) == [measured(1.0)]
+    assert index.runs(FOLDER, "d", ALIGN) == [measured(2.0), measured(3.0, input_bytes=None)]
+    assert index.runs("/elsewhere", "d", ALIGN) == []
+    assert [each.seconds for each in index.software_runs("align/2.1")] == [2.0, 3.0, 4.0]
+    assert index.software_runs("") == []
+
+
+def test_the_latest_runs_of_each_size_are_kept(index: ResultsIndex) -> None:
+    index.note_runs(FOLDER, "d", {RECO: [measured(0.5, input_bytes=2**30)]})
+    for start in (0, 20):
+        index.note_runs(FOLDER, "d", {RECO: [measured(float(each)) for each in range(start, start + 20)]})
+    index.note_runs(FOLDER, "d", {ALIGN: [measured(99.0)]})
+    found = [each.seconds for each in index.runs(FOLDER, "d", RECO)]
+    assert found == [0.5, *map(float, range(40 - RUNS_KEPT, 40))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+from random import Random
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from pilotage.forecast.conditioning import USUAL_DRIFT, ConditionedPilots, Obser
 from pilotage.forecast.fault_ratio import USUAL_HISTORY, current_fault_ratio
 from pilotage.forecast.latency import empirical_latency
 from pilotage.forecast.makespan import expected_makespan
+from pilotage.forecast.run_time import RUNS_MIN, size_estimate
 from pilotage.forecast.sequential import sequential_submission
 from pilotage.model.errors import PilotageError
 
@@ -239,3 +241,36 @@ def test_any_bytes_are_a_table_or_are_refused_with_a_line(data: bytes) -> None:
         finally:
             sys.stdin = stream
         assert refusal is None or re.fullmatch("-:[0-9]+", refusal)
+
+
+SIZES = st.lists(st.integers(0, 2**50), min_size=RUNS_MIN, max_size=60)
+
+
+@given(SIZES.filter(lambda sizes: len(set(sizes)) > 5), st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_line_is_found_again_from_runs_on_it(sizes: list[int], base: int, per_gib: int) -> None:
+    at = np.array(sizes, np.float64)
+    values = base + per_gib * at / 2**30
+    found = size_estimate(at, values)
+    if found.by_size:  # many equal sizes say little
+        assert found.at(at) == pytest.approx(values, rel=1e-6, abs=1e-6)
+    else:
+        assert len(set(sizes)) < len(sizes)
+
+
+@given(st.lists(st.tuples(st.one_of(st.integers(0, 2**50), st.none()), SECONDS), min_size=1, max_size=60), st.randoms())
+def test_an_estimate_is_of_the_measured_kind_and_never_falls_in_the_size(
+    runs: list[tuple[int | None, float]], random: Random
+) -> None:
+    def estimated(order: list[tuple[int | None, float]]) -> list[float]:
+        sizes = np.array([np.nan if size is None else float(size) for size, _ in order])
+        found = size_estimate(sizes, np.array([value for _, value in order]))
+        return [found.usual, *found.at(np.array([0.0, 2.0**20, 2.0**40, 2.0**50])).tolist()]
+
+    usual, *by_size = estimated(runs)
+    values = [value for _, value in runs]
+    assert min(values) - 1e-6 <= usual <= max(values) + 1e-6
+    assert by_size == sorted(by_size)
+    assert min(by_size) >= min(values) - 1e-6
+    shuffled = list(runs)
+    random.shuffle(shuffled)
+    assert estimated(shuffled) == pytest.approx([usual, *by_size], rel=1e-9, abs=1e-9)

@@ -42,7 +42,9 @@ from pilotage.ports.notifying import (
 from pilotage.ports.results_index import (
     MadeFile,
     MadeWork,
+    MeasuredRun,
     ResultsIndex,
+    RunKind,
     SeenFile,
     WorkFields,
 )
@@ -82,6 +84,7 @@ __all__ = [
     "Letter",
     "MadeFile",
     "MadeWork",
+    "MeasuredRun",
     "Mailer",
     "MakesNotifier",
     "MakesSiteAccess",
@@ -92,6 +95,7 @@ __all__ = [
     "Notifier",
     "Page",
     "ResultsIndex",
+    "RunKind",
     "Rival",
     "SealedLost",
     "SeenAtSite",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -60,8 +60,29 @@ class SeenFile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.file.changed_ns in (0, now.changed_ns) or now.changed_ns <= self.used_ns
 
 
+class RunKind(NamedTuple):
+    """Runs that are alike: of one activity, with the same software in the same versions (empty: none is described)."""
+
+    activity: str
+    software: str
+
+
+class MeasuredRun(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the successful attempt of a package took."""
+
+    seconds: float  # inputs, application and outputs, as on the standard platform
+    input_bytes: int | None  # None: unknown
+    output_bytes: int
+    scratch_bytes: int  # its inputs and all that it wrote
+    memory_bytes: int | None  # at its peak; None: unknown
+
+
+RUNS_KEPT = 32
+"""Runs of each kind and power of two of the input size that are kept, the latest ones: rare sizes stay known."""
+
+
 class ResultsIndex(Protocol):
-    """Knows earlier results, which job made which file, and how long packages took. If lost, it starts empty."""
+    """Knows earlier results, which job made which file, and what packages took. If lost, it starts empty."""
 
     @property
     def beginnings(self) -> int:
@@ -122,6 +143,18 @@ class ResultsIndex(Protocol):
 
     def mean_seconds(self, folder: str, document: str) -> dict[str, float]:
         """The mean seconds of each activity in earlier runs of a document."""
+        ...
+
+    def note_runs(self, folder: str, document: str, runs: Mapping[RunKind, Sequence[MeasuredRun]]) -> None:
+        """Record what packages took, and forget earlier runs beyond `RUNS_KEPT`."""
+        ...
+
+    def runs(self, folder: str, document: str, kind: RunKind) -> list[MeasuredRun]:
+        """Runs of one kind in a document, the latest last."""
+        ...
+
+    def software_runs(self, software: str) -> list[MeasuredRun]:
+        """Runs of a software in any document, the latest last."""
         ...
 
     def close(self) -> None:

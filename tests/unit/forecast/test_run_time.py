@@ -1,4 +1,4 @@
-"""Run times where the longest packages still run: no shorter than all of them together will show."""
+"""What a package takes by the size of its inputs; and run times where the longest packages still run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pilotage.forecast.run_time import with_running
+from pilotage.forecast.run_time import RUNS_MAX, RUNS_MIN, size_estimate, with_running
 
 
 def estimated(totals: list[float], *, now: float) -> tuple[float, float, float]:
@@ -49,3 +49,56 @@ def test_a_package_far_beyond_all_others_counts_with_what_it_has_run() -> None:
     mean, sd = with_running(observed=9.0, mean_seconds=10.0, sd_seconds=1.0, elapsed_seconds=np.array([1e6]))
     assert mean >= 1e5
     assert math.isfinite(sd)
+
+
+MIB = 1024.0**2
+
+
+def test_larger_inputs_take_longer_where_measured_runs_say_so() -> None:
+    sizes = np.arange(1.0, RUNS_MIN + 1.0) * MIB
+    found = size_estimate(sizes, 5.0 + 2.0 * sizes / MIB)
+    assert found.by_size
+    assert found.at(np.array([100.0 * MIB])) == pytest.approx(205.0)
+    assert found.at(np.array([np.nan])) == pytest.approx(14.0), "of an unknown size, the mean"
+
+
+def test_a_run_on_a_broken_disk_hardly_moves_the_line() -> None:
+    sizes = np.arange(1.0, 13.0) * MIB
+    values = 5.0 + 2.0 * sizes / MIB
+    values[3] = 10_000.0
+    assert size_estimate(sizes, values).at(np.array([12.0 * MIB])) == pytest.approx(29.0, rel=0.1)
+
+
+def test_few_runs_and_runs_that_do_not_grow_with_their_inputs_have_a_mean() -> None:
+    sizes = np.arange(1.0, RUNS_MIN) * MIB
+    few = size_estimate(sizes, sizes / MIB)
+    assert (few.by_size, few.usual, few.runs) == (False, 4.0, RUNS_MIN - 1)
+    alike = size_estimate(np.full(20, MIB), np.arange(20.0))
+    assert (alike.by_size, alike.usual) == (False, 9.5)
+    shrinking = size_estimate(np.arange(20.0), np.arange(20.0)[::-1])
+    assert not shrinking.by_size
+
+
+def test_chance_is_seldom_taken_for_an_influence_of_sizes() -> None:
+    random = np.random.default_rng(1)
+    found = [size_estimate(random.random(RUNS_MIN), random.random(RUNS_MIN)).by_size for _ in range(1000)]
+    assert sum(found) < 35
+
+
+def test_an_estimate_below_everything_measured_is_not_believed() -> None:
+    sizes = np.arange(10.0, 30.0) * MIB
+    found = size_estimate(sizes, sizes / MIB - 9.0)
+    assert found.at(np.array([0.0])) == pytest.approx(1.0)
+
+
+def test_memory_covers_a_share_of_the_runs() -> None:
+    sizes = np.tile(np.arange(1.0, 11.0), 10)
+    values = 100.0 + 10.0 * sizes + np.repeat(np.arange(10.0), 10)
+    found = size_estimate(sizes, values, covered=0.95)
+    assert (values <= found.at(sizes) + 1e-9).mean() >= 0.95
+    assert size_estimate(np.full(100, np.nan), np.arange(100.0), covered=0.95).usual == 95.0
+
+
+def test_the_latest_runs_count() -> None:
+    values = np.concatenate([np.full(RUNS_MAX, 1.0), np.full(RUNS_MAX, 3.0)])
+    assert size_estimate(np.full(2 * RUNS_MAX, np.nan), values).usual == 3.0

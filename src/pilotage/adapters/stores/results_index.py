@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pilotage.adapters.stores.work_database import WorkDatabase, WorkTables, pla
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.ports.job_tree import StoredFile, StoreError
-from pilotage.ports.results_index import MadeFile, MadeWork, SeenFile, WorkFields
+from pilotage.ports.results_index import RUNS_KEPT, MadeFile, MadeWork, MeasuredRun, RunKind, SeenFile, WorkFields
 
 # A cache of files that the index has as ours: most are looked up soon after they were stored.
 
@@ -54,6 +55,18 @@ _MADE = (
 _OURS = (
     "INSERT INTO ours VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET job = excluded.job"
     " WHERE excluded.job IS NOT NULL AND excluded.job IS NOT job"
+)
+
+_RUN_COLUMNS = MeasuredRun.__struct_fields__
+_run_columns = attrgetter(*_RUN_COLUMNS)
+_RUN = (
+    f"INSERT INTO runs (folder, document, activity, software, size_class, {', '.join(_RUN_COLUMNS)})"
+    f" VALUES (?, ?, ?, ?, ?, {', '.join('?' * len(_RUN_COLUMNS))})"
+)
+_ALIKE = "folder = ? AND document = ? AND activity = ? AND software = ? AND size_class = ?"
+_RUNS_FORGOTTEN = (
+    f"DELETE FROM runs WHERE {_ALIKE} AND run_id <="
+    f" (SELECT run_id FROM runs WHERE {_ALIKE} ORDER BY run_id DESC LIMIT 1 OFFSET ?)"
 )
 
 log = logging.getLogger(__name__)
@@ -310,6 +323,39 @@ class SqliteResultsIndex(WorkTables):
             statement = "SELECT activity, seconds / count FROM times WHERE folder = ? AND document = ? AND count > 0"
             return dict(book.execute(statement, numbers).fetchall())
 
+    # --- measured runs ---
+
+    @retried_if_damaged
+    def note_runs(self, folder: str, document: str, runs: Mapping[RunKind, Sequence[MeasuredRun]]) -> None:
+        """Add measured runs, and remove those that are too many."""
+        if not runs:
+            return
+        with self._database.writing() as book:
+            numbers = (self._database.numbered(folder), self._database.numbered(document))
+            for kind, measured in runs.items():
+                rows = [(*numbers, *kind, _size_class(each.input_bytes), *_run_columns(each)) for each in measured]
+                book.executemany(_RUN, rows)
+                book.executemany(_RUNS_FORGOTTEN, sorted({(*row[:5], *row[:5], RUNS_KEPT) for row in rows}))
+
+    def runs(self, folder: str, document: str, kind: RunKind) -> list[MeasuredRun]:
+        """Runs of one kind in a document, the latest last."""
+        where = "folder = ? AND document = ? AND activity = ? AND software = ?"
+        return self._runs(where, (folder, document), kind)
+
+    def software_runs(self, software: str) -> list[MeasuredRun]:
+        """Runs of a software in any document, the latest last."""
+        return self._runs("software = ? AND software <> ''", (), (software,))
+
+    @retried_if_damaged
+    def _runs(self, where: str, names: Sequence[str], more: Sequence[str]) -> list[MeasuredRun]:
+        with self._database.reading() as book:
+            numbers = [self._database.number(name) for name in names]
+            if None in numbers:
+                return []
+            statement = f"SELECT {', '.join(_RUN_COLUMNS)} FROM runs WHERE {where} ORDER BY run_id"
+            rows = book.execute(statement, (*numbers, *more)).fetchall()
+        return [MeasuredRun(**dict(zip(_RUN_COLUMNS, row, strict=True))) for row in rows]
+
     def close(self) -> None:
         """Write until when folders were used, and close."""
         try:
@@ -319,6 +365,11 @@ class SqliteResultsIndex(WorkTables):
         except StoreError as fault:  # then files are read again
             log.warning("cannot store until when files were used: %s", fault)
         super().close()
+
+
+def _size_class(size_bytes: int | None) -> int:
+    """The class of inputs of about this size: from one power of two to the next."""
+    return -1 if size_bytes is None else size_bytes.bit_length()
 
 
 def _signed(inode: int) -> int:

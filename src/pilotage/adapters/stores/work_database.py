@@ -47,6 +47,14 @@ CREATE TABLE IF NOT EXISTS times (
     folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
     count INTEGER NOT NULL, seconds REAL NOT NULL,
     PRIMARY KEY (folder, document, activity)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS runs (  -- made by every version that knows it: to the others it is no hindrance
+    run_id INTEGER PRIMARY KEY,  -- a later one has the greater number
+    folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL, software TEXT NOT NULL,
+    size_class INTEGER NOT NULL,  -- of the input: its power of two; -1: unknown
+    seconds REAL NOT NULL, input_bytes INTEGER, output_bytes INTEGER NOT NULL, scratch_bytes INTEGER NOT NULL,
+    memory_bytes INTEGER);
+CREATE INDEX IF NOT EXISTS runs_kinds ON runs (folder, document, activity, software, size_class);
+CREATE INDEX IF NOT EXISTS runs_software ON runs (software) WHERE software <> '';
 CREATE TABLE IF NOT EXISTS logs (
     job INTEGER NOT NULL, stage INTEGER NOT NULL, line INTEGER NOT NULL, number INTEGER NOT NULL,
     attempt INTEGER NOT NULL, stream TEXT NOT NULL,
