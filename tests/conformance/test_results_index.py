@@ -158,9 +158,7 @@ def test_what_a_job_was_granted_is_ours_once_it_is_claimed(index: ResultsIndex) 
 
 
 def measured(seconds: float, *, input_bytes: int | None = 1000) -> MeasuredRun:
-    return MeasuredRun(
-        seconds=seconds, input_bytes=input_bytes, output_bytes=10, scratch_bytes=1010, memory_bytes=None
-    )
+    return MeasuredRun(seconds=seconds, input_bytes=input_bytes, output_bytes=10, scratch_bytes=1010, memory_bytes=None)
 
 
 RECO = RunKind("reco", "")

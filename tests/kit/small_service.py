@@ -146,11 +146,11 @@ class SmallService:
         return tuple(found)
 
     def succeed(
-        self, package: str, files: Mapping[str, str], *, seconds: float = 4.0, follow: bool = True
+        self, package: str, files: Mapping[str, str], *, seconds: float = 4.0, follow: bool = True, **more: Any
     ) -> AttemptRef:
-        """Run a package: these are its files."""
+        """Run a package: these are its files; `more` are further fields of the end of its attempt."""
         ref = self.work(package)
-        self.exchange((ref, finished(self.stage(ref, files), seconds=seconds)), follow=follow)
+        self.exchange((ref, finished(self.stage(ref, files), seconds=seconds, **more)), follow=follow)
         return ref
 
     def staged(self, job: str) -> Sequence[tuple[str, int]]:
@@ -158,7 +158,8 @@ class SmallService:
         return self.place.tree.staged(str(self.place.folder), job)
 
 
-def finished(manifest: tuple[OutputFile, ...], *, seconds: float = 4.0) -> AttemptFinished:
+def finished(manifest: tuple[OutputFile, ...], *, seconds: float = 4.0, **more: Any) -> AttemptFinished:
     """The word of an agent that an attempt succeeded."""
     phases = (PhaseTimes(phase="application", started_at=1.0, seconds=seconds),)
-    return AttemptFinished(exit_code=ExitCodeGasw.SUCCESS, manifest=manifest, phases=phases)
+    told: dict[str, Any] = {"exit_code": ExitCodeGasw.SUCCESS, "manifest": manifest, "phases": phases}
+    return AttemptFinished(**{**told, **more})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ def _without_a_service(source: Source, sent: Submission, how: RunSettings) -> Ru
             tree=stores.tree,
             index=stores.index,
             admission=admission,
+            now=time.time(),
             executors=executors_of(sites),
             slots=slots,
         )

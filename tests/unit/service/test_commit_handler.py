@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.model.events.payloads import PhaseTimes
 from pilotage.model.exchange.operations import Hold, Kill, Release, Reschedule
-from pilotage.service.works.software_times import software_seconds
+from pilotage.ports import MeasuredRun, RunKind
 from tests.kit.earlier_work import Place, place
 from tests.kit.small_service import SmallService, finished
 
@@ -154,6 +155,40 @@ def test_times_are_those_of_the_standard_platform_and_software_is_known_in_any_d
     service.succeed("1.2.1", {"out-2": "two"}, seconds=6.0)
     service.aftermath.stop()
     assert list(here.index.mean_seconds(str(here.folder), "align").values()) == [10.0]
-    assert software_seconds(here.index, "align/2.1") == 10.0
-    assert software_seconds(here.index, "align/2.0") is None
-    assert software_seconds(here.index, "") is None
+    assert [each.seconds for each in here.index.software_runs("align/2.1")] == [8.0, 12.0]
+    assert here.index.software_runs("align/2.0") == []
+
+
+SIZED = """
+pilotage: 1
+job: sized
+stages:
+  - each: {raw: "*.raw"}
+    run: reco {raw}
+    inputs: ["{raw}"]
+    outputs: ["{raw.stem}.dat"]
+  - run: merge {inputs}
+    inputs: ["*.dat"]
+    outputs: [all]
+"""
+PHASES = (
+    PhaseTimes(phase="setup", started_at=1.0, seconds=100.0),
+    PhaseTimes(phase="inputs", started_at=1.0, seconds=1.0),
+    PhaseTimes(phase="application", started_at=1.0, seconds=5.0),
+    PhaseTimes(phase="outputs", started_at=1.0, seconds=2.0),
+)
+
+
+def test_what_packages_took_is_recorded_with_the_size_of_their_inputs(here: Place) -> None:
+    here.write(a_raw="A" * 100)
+    service = SmallService(here)
+    service.submit(SIZED)
+    service.succeed("1.1.1", {"a.dat": "a" * 10}, phases=PHASES, written_bytes=4096, peak_memory_bytes=2**20)
+    service.succeed("2.1.1", {"all": "all"}, phases=PHASES, peak_memory_below_bytes=2**19)
+    service.aftermath.stop()
+    assert here.index.runs(str(here.folder), "sized", RunKind("reco", "")) == [
+        MeasuredRun(seconds=8.0, input_bytes=100, output_bytes=10, scratch_bytes=4196, memory_bytes=2**20)
+    ]
+    assert here.index.runs(str(here.folder), "sized", RunKind("merge", "")) == [
+        MeasuredRun(seconds=8.0, input_bytes=10, output_bytes=3, scratch_bytes=13, memory_bytes=2**19)
+    ]

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.cli.jobs.run import plan_lines
 from pilotage.model.errors import DocumentError
 from pilotage.model.exchange.operations import Refused
-from pilotage.model.jobs.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
-from pilotage.ports import NotOurs
+from pilotage.model.jobs.submission import PLANNED_MAX, PackageEstimate, PlannedPackage, RunPlan, StagePlan
+from pilotage.ports import MeasuredRun, NotOurs, RunKind
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.preview import Admission, plan
-from pilotage.service.works.software_times import note_software_times
+from pilotage.service.works import estimates
 from tests.kit.earlier_work import Place, place
+
+NOW = 1_800_000_000.0
 
 CHAIN = """
 pilotage: 1
@@ -58,6 +61,7 @@ def planned(
         tree=here.tree,
         index=here.index,
         admission=admission,
+        now=NOW,
         executors=executors,
         slots=slots,
     )
@@ -68,6 +72,20 @@ def test_packages_that_do_not_fit_beside_each_other_start_one_after_the_other(he
     assert [each.start_seconds for each in found.listed] == [0.0, 3600.0, 7200.0]
     unknown = planned(here, CHAIN.replace("    run_time: 30 min\n", ""), slots=2)
     assert [each.start_seconds for each in unknown.listed] == [None, None, None]
+
+
+def hour(package: str, name: str) -> PlannedPackage:
+    """A package that starts at once and takes an hour, as the document says."""
+    return PlannedPackage(
+        package=package,
+        name=name,
+        changed="never made",
+        start_seconds=0.0,
+        end_seconds=3600.0,
+        expected_start_at=NOW,
+        expected_end_at=NOW + 3600.0,
+        estimate=PackageEstimate(run_seconds=3600.0, basis="document"),
+    )
 
 
 def test_before_the_first_run_everything_would_run(here: Place) -> None:
@@ -82,20 +100,25 @@ def test_before_the_first_run_everything_would_run(here: Place) -> None:
             StagePlan(stage=2, name="merge", packages=1, would_run=1, core_hours=0.5),
         ),
         listed=(
+            hour("1.1.1", "reconstruct-0"),
+            hour("1.2.1", "reconstruct-1"),
             PlannedPackage(
-                package="1.1.1", name="reconstruct-0", changed="never made", start_seconds=0.0, end_seconds=3600.0
-            ),
-            PlannedPackage(
-                package="1.2.1", name="reconstruct-1", changed="never made", start_seconds=0.0, end_seconds=3600.0
-            ),
-            PlannedPackage(
-                package="2.1.1", name="merge", changed="never made", start_seconds=3600.0, end_seconds=5400.0
+                package="2.1.1",
+                name="merge",
+                changed="never made",
+                start_seconds=3600.0,
+                end_seconds=5400.0,
+                expected_start_at=NOW + 3600.0,
+                expected_end_at=NOW + 5400.0,
+                estimate=PackageEstimate(run_seconds=1800.0, basis="document"),
             ),
         ),
         changed={"never made": 3},
         slots=4,
         core_hours=4.5,
         seconds=5400.0,
+        planned_at=NOW,
+        expected_end_at=NOW + 5400.0,
     )
 
 
@@ -262,19 +285,53 @@ def test_what_is_said_of_sites_is_told_and_so_is_an_executor_that_nobody_knows(h
     assert planned(here, text, executors=("local", "grid")).notes == ()
 
 
-def test_expected_times_of_more_than_a_minute_are_shown_beside_the_reason() -> None:
-    listed = [
-        PlannedPackage(package="1.1.1", name="a", changed="argv", start_seconds=0.0, end_seconds=50.0),
-        PlannedPackage(package="1.2.1", name="b", changed="argv", start_seconds=0.0, end_seconds=3600.0),
-        PlannedPackage(package="2.1.1", name="c", changed="waits for 1.2.1", start_seconds=3600.0, end_seconds=5400.0),
-    ]
-    found = RunPlan(
-        job="j", packages=3, would_run=3, there=0, listed=tuple(listed), changed={"argv": 2, "waits for": 1}
+def timed(package: str, *, changed: str, start_seconds: float, end_seconds: float) -> PlannedPackage:
+    return PlannedPackage(
+        package=package,
+        name="p",
+        changed=changed,
+        start_seconds=start_seconds,
+        end_seconds=end_seconds,
+        expected_start_at=NOW + start_seconds,
+        expected_end_at=NOW + end_seconds,
     )
-    told = "".join(plan_lines(found, shown_max=None))
-    assert "1.1.1  a  argv\n" in told
-    assert "1.2.1  b  argv             until 1 h\n" in told
-    assert "2.1.1  c  waits for 1.2.1  after 1 h until 1 h 30 min\n" in told
+
+
+def test_expected_times_are_shown_in_utc_beside_the_reason() -> None:
+    listed = (
+        timed("1.2.1", changed="argv", start_seconds=0.0, end_seconds=3600.0),
+        timed("2.1.1", changed="waits for 1.2.1", start_seconds=3600.0, end_seconds=5400.0),
+    )
+    counts = {"argv": 1, "waits for": 1}
+    found = RunPlan(
+        job="j", packages=2, would_run=2, there=0, listed=listed, changed=counts, core_hours=1.5, seconds=5400.0,
+        planned_at=NOW, expected_end_at=NOW + 5400.0,
+    )  # fmt: skip
+    told = "".join(plan_lines(found, shown_max=20))
+    assert "1.5 core-hours, 1 h 30 min with 1 slot: until 2027-01-15 09:30:00Z, if it were submitted now\n" in told
+    assert "1.2.1  p  argv             2027-01-15 08:00:00Z to 2027-01-15 09:00:00Z\n" in told
+    assert "2.1.1  p  waits for 1.2.1  2027-01-15 09:00:00Z to 2027-01-15 09:30:00Z\n" in told
+    alike = msgspec.structs.replace(found, listed=listed[:1], changed={"argv": 1}, would_run=1)
+    told = "".join(plan_lines(alike, shown_max=20))
+    assert "why: argv\n  when, if it were submitted now\n    1.2.1  p  2027-01-15 08:00:00Z to" in told
+
+
+def test_of_a_plan_that_is_over_within_a_minute_times_are_shown_only_with_all_packages() -> None:
+    listed = (timed("1.1.1", changed="argv", start_seconds=0.0, end_seconds=50.0),)
+    found = RunPlan(
+        job="j", packages=1, would_run=1, there=0, listed=listed, changed={"argv": 1}, core_hours=0.1, seconds=50.0,
+        planned_at=NOW, expected_end_at=NOW + 50.0,
+    )  # fmt: skip
+    assert "2027" not in "".join(plan_lines(found, shown_max=20))
+    assert "2027-01-15 08:00:00Z to 2027-01-15 08:00:50Z" in "".join(plan_lines(found, shown_max=None))
+
+
+def test_memory_and_sizes_of_a_stage_are_shown_where_they_are_known() -> None:
+    stage = StagePlan(stage=1, name="reco", packages=1, would_run=1, core_hours=1.0, memory_bytes=3 * MIB)
+    found = RunPlan(job="j", packages=1, would_run=1, there=0, stages=(stage,), changed={"argv": 1, "input": 1})
+    told = "".join(plan_lines(found, shown_max=20))
+    assert "core-hours  memory\n" in told
+    assert "1           3 MiB\n" in told
 
 
 SOFTWARE = """
@@ -290,13 +347,102 @@ stages:
 """
 
 
+ALIGN = RunKind("align", "align/2.1")
+
+
+def ran(seconds: float, *, size_bytes: int = 1, memory_bytes: int | None = None) -> MeasuredRun:
+    """A run that wrote half of what it read."""
+    written = size_bytes // 2
+    return MeasuredRun(
+        seconds=seconds,
+        input_bytes=size_bytes,
+        output_bytes=written,
+        scratch_bytes=size_bytes + written,
+        memory_bytes=memory_bytes,
+    )
+
+
 def test_software_that_ran_elsewhere_says_how_long_it_takes(here: Place) -> None:
     here.write(align="#!/bin/sh\n")
     unknown = planned(here, SOFTWARE)
     assert (unknown.unknown, unknown.core_hours) == (2, None)
-    note_software_times(here.index, {"align/2.0": (5, 5.0), "align/2.1": (4, 4 * 1800.0)})
+    here.index.note_runs(
+        "/other", "old", {RunKind("align", "align/2.0"): [ran(5.0)], ALIGN: [ran(1000.0), ran(2600.0)]}
+    )
     found = planned(here, SOFTWARE)
     assert found.unknown == 0
     assert found.core_hours == pytest.approx(1.0)
+    assert found.listed[0].estimate is not None
+    assert (found.listed[0].estimate.basis, found.listed[0].estimate.runs) == ("software", 2)
     named = planned(here, SOFTWARE.replace("    software: align\n", "    software: align\n    run_time: 2h\n"))
     assert named.core_hours == pytest.approx(4.0), "the document itself comes first"
+    here.index.note_runs(str(here.folder), "other", {ALIGN: [ran(7200.0)]})
+    assert planned(here, SOFTWARE).core_hours == pytest.approx(4.0), "runs of the same document are nearer"
+
+
+STEPS = """
+pilotage: 1
+job: steps
+stages:
+  - each: {raw: "*.raw"}
+    run: filter {raw}
+    inputs: ["{raw}"]
+    outputs: ["{raw.stem}.dat"]
+  - run: merge {inputs}
+    inputs: ["*.dat"]
+    outputs: [all.root]
+"""
+MIB = 2**20
+
+
+def learn_steps(here: Place) -> None:
+    """Packages of both steps took a minute for a MiB, and ten MiB of memory for it, in earlier runs."""
+    runs = [ran(60.0 * mib, size_bytes=mib * MIB, memory_bytes=10 * mib * MIB) for mib in range(1, 11)]
+    here.index.note_runs(str(here.folder), "steps", {RunKind("filter", ""): runs, RunKind("merge", ""): runs})
+
+
+def test_run_times_and_memory_follow_the_sizes_of_inputs(here: Place) -> None:
+    learn_steps(here)
+    here.write(a_raw="a" * (2 * MIB), b_raw="b" * (20 * MIB))
+    found = planned(here, STEPS, slots=4)
+    first, second, merge = [each.estimate for each in found.listed]
+    assert first is not None
+    assert second is not None
+    assert merge is not None
+    assert [first.run_seconds, second.run_seconds] == pytest.approx([120.0, 1200.0])
+    assert (first.input_bytes, first.basis, first.runs) == (2 * MIB, "activity", 10)
+    assert second.memory_bytes == pytest.approx(200 * MIB)
+    # What is not made yet has the size that its maker is estimated to write.
+    assert merge.input_bytes == 11 * MIB
+    assert merge.run_seconds == pytest.approx(660.0)
+    assert [each.end_seconds for each in found.listed] == pytest.approx([120.0, 1200.0, 1860.0])
+    assert [stage.memory_bytes for stage in found.stages] == pytest.approx([200 * MIB, 110 * MIB])
+    assert [stage.scratch_bytes for stage in found.stages] == pytest.approx([30 * MIB, 16.5 * MIB])
+    assert [stage.output_bytes for stage in found.stages] == pytest.approx([11 * MIB, 5.5 * MIB])
+
+
+def test_files_that_exist_have_their_own_size(here: Place) -> None:
+    here.write(a_raw="a", b_raw="b")
+    here.run(STEPS)
+    learn_steps(here)
+    here.write(b_raw="b" * (2 * MIB))
+    found = planned(here, STEPS)
+    assert [each.package for each in found.listed] == ["1.2.1", "2.1.1"]
+    merge = found.listed[1].estimate
+    assert merge is not None
+    assert merge.input_bytes == pytest.approx(MIB + (here.folder / "a.dat").stat().st_size, abs=1)
+
+
+def test_what_the_document_says_of_memory_and_sizes_holds(here: Place) -> None:
+    learn_steps(here)
+    stated = STEPS.replace("    run: filter {raw}\n", "    run: reco {raw}\n    memory: 3GiB\n    scratch: 5GiB\n")
+    found = planned(here, stated)
+    assert (found.stages[0].memory_bytes, found.stages[0].scratch_bytes) == (3 * 2**30, 5 * 2**30)
+
+
+def test_of_very_many_packages_some_stand_for_all(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimates, "LOOKED_AT_MAX", 4)  # two of each of the two steps
+    learn_steps(here)
+    here.write(a_raw="a" * (2 * MIB), aa_raw="a" * (100 * MIB), b_raw="b" * (4 * MIB))
+    found = [each.estimate and each.estimate.input_bytes for each in planned(here, STEPS).listed[:3]]
+    assert found == [2 * MIB, 3 * MIB, 4 * MIB]

@@ -129,6 +129,7 @@ def backend_for(
                 tree=stores.tree,
                 index=stores.index,
                 admission=admission,
+                now=clock.now(),
                 executors=executors,
                 slots=slots,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from pilotage.cli.shared.job_run import end_options, run_options
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import chosen_format, format_option, parameter_options, target_arguments
 from pilotage.cli.shared.output import duration, emit, one_line, plural, table
+from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
     from pilotage.app import LoadedJob
@@ -196,8 +197,7 @@ def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
     left_out = f", {found.left_out:,} left out" if found.left_out else ""
     yield f"{one_line(found.job)}: {found.would_run:,} of {plural(found.packages, 'package')} would run{there}{left_out}\n"
     yield from _about(found)
-    header = ("stage", "name", "packages", "would run", "there", "core-hours")
-    yield from table(map(_stage_row, found.stages), header=header, indent="  ")
+    yield from table(_stage_rows(found.stages), header=_STAGE_HEADER, indent="  ")
     yield from _costs(found)
     yield from _why(found, shown_max=shown_max)
     yield from (f"  note: {one_line(note)}\n" for note in found.notes)
@@ -216,37 +216,59 @@ def _about(found: RunPlan) -> Iterator[str]:
 
 
 def _why(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
-    """Why each package would run; one line if the reason is the same for all."""
+    """Why each package would run, one line if the reason is the same for all; and when, if that is not at once."""
+    listed = found.listed if shown_max is None else found.listed[:shown_max]
+    times = [
+        _expected(each) if shown_max is None or (found.seconds or 0.0) >= _SHOWN_SECONDS_MIN else "" for each in listed
+    ]
     if len(found.changed) == 1 and len({each.changed for each in found.listed}) == 1:
         yield f"  why: {one_line(found.listed[0].changed)}\n"
-        return
-    listed = found.listed if shown_max is None else found.listed[:shown_max]
-    yield "  why\n"
-    yield from table(((each.package, each.name, each.changed, _expected(each)) for each in listed), indent="    ")
+        if not any(times):
+            return
+        yield "  when, if it were submitted now\n"
+        rows: Iterator[tuple[object, ...]] = (
+            (each.package, each.name, at) for each, at in zip(listed, times, strict=True)
+        )
+    else:
+        yield "  why\n"
+        rows = ((each.package, each.name, each.changed, at) for each, at in zip(listed, times, strict=True))
+    yield from table(rows, indent="    ")
     if found.would_run > len(listed):
         kinds = ", ".join(f"{count:,} for {kind}" for kind, count in found.changed.items())
         yield f"    … and {found.would_run - len(listed):,} more; in all {one_line(kinds)}\n"
 
 
+_SHOWN_SECONDS_MIN = 60.0  # a plan that is over sooner shows no times, unless all packages are listed
+
+
 def _expected(package: PlannedPackage) -> str:
-    """When a package would start and end, after the submission; nothing where that is within a minute."""
-    if package.start_seconds is None or package.end_seconds is None or package.end_seconds < 60.0:
+    """When a package would start and end."""
+    if package.expected_start_at is None or package.expected_end_at is None:
         return ""
-    start, end = (duration(round(each)) for each in (package.start_seconds, package.end_seconds))
-    return f"after {start} until {end}" if round(package.start_seconds) else f"until {end}"
+    return f"{moment(package.expected_start_at)} to {moment(package.expected_end_at)}"
 
 
-def _stage_row(stage: StagePlan) -> tuple[object, ...]:
-    if stage.late and not stage.packages:
-        return (stage.stage, stage.name, "not known yet", "", "", "")
-    return (
-        stage.stage,
-        stage.name,
-        f"{stage.packages:,}",
-        f"{stage.would_run:,}",
-        f"{stage.there:,}",
-        "" if stage.core_hours is None else f"{stage.core_hours:.3g}",
-    )
+_STAGE_HEADER = ("stage", "name", "packages", "would run", "there", "core-hours", "memory", "scratch", "outputs")
+
+
+def _stage_rows(stages: Sequence[StagePlan]) -> Iterator[tuple[object, ...]]:
+    """The rows of the stages; a column without any value is left out."""
+    for stage in stages:
+        if stage.late and not stage.packages:
+            yield (stage.stage, stage.name, "not known yet", *[""] * 6)
+            continue
+        yield (
+            stage.stage,
+            stage.name,
+            f"{stage.packages:,}",
+            f"{stage.would_run:,}",
+            f"{stage.there:,}",
+            "" if stage.core_hours is None else f"{stage.core_hours:.3g}",
+            *(
+                "" if size is None else size_text(size)
+                for size in (stage.memory_bytes, stage.scratch_bytes, stage.output_bytes)
+            ),
+        )
 
 
 def _costs(found: RunPlan) -> Iterator[str]:
@@ -256,4 +278,6 @@ def _costs(found: RunPlan) -> Iterator[str]:
     slots = plural(found.slots, "slot")
     part = f", without {plural(found.unknown, 'package')} of unknown duration" if found.unknown else ""
     took = duration(round(found.seconds, 1 if found.seconds < 60 else 0))
-    yield f"  {found.core_hours:.3g} core-hours, {took} with {slots}{part}\n"
+    at_end = found.expected_end_at if found.seconds >= _SHOWN_SECONDS_MIN else None
+    until = f": until {moment(at_end)}, if it were submitted now" if at_end is not None else ""
+    yield f"  {found.core_hours:.3g} core-hours, {took} with {slots}{part}{until}\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -114,6 +114,25 @@ class StagePlan(Sent, frozen=True, kw_only=True):
     would_run: int = 0
     there: int = 0  # made by an earlier run, and still in place
     core_hours: float | None = None  # of those that would run, if known
+    memory_bytes: int | None = None  # the most of any that would run, as the document says, or else as measured before
+    scratch_bytes: int | None = None  # likewise
+    output_bytes: int | None = None  # of all that would run
+
+
+EstimateBasis = Literal["", "document", "activity", "software"]
+"""Where a run time is from: the document, earlier runs of the activity in this document, or those of the software anywhere."""
+
+
+class PackageEstimate(Sent, frozen=True, kw_only=True):
+    """What a package is expected to take: as the document says, or else from measured runs."""
+
+    run_seconds: float | None = None  # on the standard platform
+    basis: EstimateBasis = ""  # of `run_seconds`
+    runs: int = 0  # measured ones that `run_seconds` follows from, if they are counted
+    input_bytes: int | None = None  # if sizes of inputs matter, and are known or estimated themselves
+    output_bytes: int | None = None
+    scratch_bytes: int | None = None
+    memory_bytes: int | None = None
 
 
 class PlannedPackage(Sent, frozen=True, kw_only=True):
@@ -124,6 +143,9 @@ class PlannedPackage(Sent, frozen=True, kw_only=True):
     changed: str  # "argv", "input a.dat", "missing output b.dat", "waits for 1.2.1", "never made" …
     start_seconds: float | None = None  # expected, after the submission; None: some run time before it is unknown
     end_seconds: float | None = None  # the same; None: its own run time is unknown, too
+    expected_start_at: float | None = None  # the same as a time, if it were submitted now
+    expected_end_at: float | None = None
+    estimate: PackageEstimate | None = None  # None: nothing is known
 
 
 class PlannedParameter(Sent, frozen=True, kw_only=True):
@@ -155,6 +177,8 @@ class RunPlan(Sent, frozen=True, kw_only=True):
     slots: int = 1
     core_hours: float | None = None  # None: unknown for all of them
     seconds: float | None = None  # until the end, with this number of slots
+    planned_at: float | None = None  # the time of the plan: expected times are those of a submission at that time
+    expected_end_at: float | None = None
     unknown: int = 0  # packages without a known run time; they count as 0 in both
     notes: tuple[str, ...] = ()  # remarks on where it would run: sites that are not used, and why
 

@@ -161,6 +161,23 @@ class ActiveJob:
         asked = self._asked.get(ref)
         return tuple(each.name for each in asked[2]) if asked is not None else ()
 
+    def input_bytes(self, ref: AttemptRef) -> int | None:
+        """The size of the inputs of a running attempt, without its programs; None if any is unknown."""
+        asked = self._asked.get(ref)
+        if asked is None:
+            return None
+        placed, total = self._placed.get(ref, {}), 0
+        for each in asked[2]:
+            if each.executable:
+                continue
+            if each.sha256 and each.size_bytes is not None:
+                total += each.size_bytes
+            elif each.name in placed:
+                total += placed[each.name].size_bytes
+            else:
+                return None
+        return total
+
     def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
         """The folder and the key under which an earlier run may have made the outputs of an attempt."""
         asked = self._asked.get(ref) if self.has_earlier else None

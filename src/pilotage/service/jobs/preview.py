@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -15,12 +16,14 @@ from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_software
 from pilotage.model.events.events import parse_dotted
+from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.operations import Refused
 from pilotage.model.jobs.definition import Definition, Parameter
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import (
     PLANNED_MAX,
     Origin,
+    PackageEstimate,
     PlannedPackage,
     PlannedParameter,
     RunPlan,
@@ -31,8 +34,8 @@ from pilotage.ports import JobTree, ResultsIndex
 from pilotage.reading.package_times import ExpectedTimes, planned_times
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.submission import check_submission
+from pilotage.service.works.estimates import BASES, Estimates, PackageEstimator
 from pilotage.service.works.reuse import NEVER, ReuseSearch, final_packages
-from pilotage.service.works.software_times import software_of, software_seconds
 
 FRESH = "everything runs again"
 LAST = "runs last, after what runs again"
@@ -48,12 +51,14 @@ def plan(
     tree: JobTree,
     index: ResultsIndex,
     admission: Admission,
+    now: float,
     executors: Collection[str] = (),
     slots: int = 1,
 ) -> RunPlan:
     """The plan of a submission; stores and changes nothing. Raises as submitting it would.
 
-    `executors` are the names and kinds of the existing sites. If nothing would run, there is no job to refuse.
+    `executors` are the names and kinds of the existing sites. If nothing would run, there is no job to refuse. Expected times
+    are those of a submission `now`.
     """
     checked = check_submission(submission, tree=tree, executors=executors)
     expansion, job = checked.expansion, checked.plan
@@ -70,18 +75,19 @@ def plan(
     ]
     if would_run.any() or expansion.late:
         notes += _admitted(admission(job))
-    means = index.mean_seconds(submission.folder, expansion.definition.job)
-    seconds, unknown = _seconds(expansion, job, means, index)
-    seconds = np.where(would_run, seconds, 0.0)
-    unknown &= would_run
+    estimator = PackageEstimator(expansion, job, checked.origin, tree=tree, index=index, made=found.manifests)
+    estimates = estimator.estimate(would_run)
+    unknown = would_run & np.isnan(estimates.seconds)
+    seconds = np.nan_to_num(estimates.seconds)
     cores = _cores(expansion, job)
     known = bool((would_run & ~unknown).any())
+    count, running = expansion.wanted, int(would_run.sum())
     core_hours = seconds * cores / 3600
     path = expansion.graph.critical_path_seconds(seconds) if known else 0.0
-    if known and not unknown.any():  # else what is ahead of a package may take any time
+    if not unknown.any() and float(seconds.sum()) > 0.0:  # else what is ahead of a package may take any time
         at_once = int(slots * float(seconds.sum()) / float((seconds * cores).sum()))
-        listed = _timed(expansion, listed, planned_times(expansion.graph, seconds, slots=at_once))
-    count, running = expansion.wanted, int(would_run.sum())
+        listed = _timed(expansion, listed, planned_times(expansion.graph, seconds, slots=at_once), now=now)
+    total = max(path, float(core_hours.sum()) * 3600 / max(slots, 1)) if known or not running else None
     return RunPlan(
         job=expansion.definition.job,
         description=expansion.definition.description,
@@ -92,12 +98,14 @@ def plan(
         would_run=running,
         there=count - running,
         left_out=len(expansion.left_out),
-        stages=_stages(expansion, would_run, core_hours, unknown),
-        listed=tuple(listed),
+        stages=_stages(expansion, would_run, core_hours, unknown, estimates),
+        listed=tuple(_estimated(expansion, listed, estimates)),
         changed=dict(reasons.most_common()),
         slots=slots,
         core_hours=float(core_hours.sum()) if known or not running else None,
-        seconds=max(path, float(core_hours.sum()) * 3600 / max(slots, 1)) if known or not running else None,
+        seconds=total,
+        planned_at=now,
+        expected_end_at=now + total if total and not unknown.any() else None,
         unknown=int(unknown.sum()),
         notes=tuple(notes),
     )
@@ -137,6 +145,7 @@ class _Examined(NamedTuple):
     listed: list[PlannedPackage]
     reasons: Counter[str]
     made: dict[int, list[str]]  # by package, the names of its files
+    manifests: Mapping[int, tuple[OutputFile, ...]]  # of existing results
 
 
 def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
@@ -162,7 +171,7 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
         why = FRESH if fresh else NEVER
         reasons[why] = int(would_run.sum())
         numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
-        return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made)
+        return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made, {})
     earlier = ReuseSearch(expansion, origin, tree=tree, index=index, explain=True)
     for verdict in earlier.verdicts():
         if verdict.adopted is not None:
@@ -181,19 +190,57 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
             reasons[LAST] += 1
             found[number] = LAST
     listed = [_planned(expansion, number, why) for number, why in sorted(found.items())]
-    return _Examined(would_run, listed, reasons, made)
+    return _Examined(would_run, listed, reasons, made, earlier.manifests)
 
 
-def _timed(expansion: Expansion, listed: Sequence[PlannedPackage], times: ExpectedTimes) -> list[PlannedPackage]:
+def _timed(
+    expansion: Expansion, listed: Sequence[PlannedPackage], times: ExpectedTimes, *, now: float
+) -> list[PlannedPackage]:
     """The listed packages with their expected times."""
     found = []
     for each in listed:
-        place = parse_dotted(each.package)
-        assert place is not None
-        number = expansion.layouts[place.stage - 1].number(place)
+        number = _number(expansion, each)
         start, end = float(times.starts_seconds[number]), float(times.ends_seconds[number])
-        found.append(msgspec.structs.replace(each, start_seconds=start, end_seconds=end))
+        found.append(
+            msgspec.structs.replace(
+                each, start_seconds=start, end_seconds=end, expected_start_at=now + start, expected_end_at=now + end
+            )
+        )
     return found
+
+
+def _estimated(
+    expansion: Expansion, listed: Sequence[PlannedPackage], estimates: Estimates
+) -> Iterator[PlannedPackage]:
+    """The listed packages with what they are expected to take."""
+    for each in listed:
+        number = _number(expansion, each)
+        seconds = float(estimates.seconds[number])
+        estimate = PackageEstimate(
+            run_seconds=None if math.isnan(seconds) else seconds,
+            basis=BASES[estimates.basis[number]],
+            runs=int(estimates.runs[number]),
+            input_bytes=_whole(estimates.input_bytes[number]),
+            output_bytes=_whole(estimates.output_bytes[number]),
+            scratch_bytes=_whole(estimates.scratch_bytes[number]),
+            memory_bytes=_whole(estimates.memory_bytes[number]),
+        )
+        yield msgspec.structs.replace(each, estimate=estimate) if estimate != _NOTHING else each
+
+
+_NOTHING = PackageEstimate()
+
+
+def _whole(size_bytes: float) -> int | None:
+    return None if math.isnan(size_bytes) else round(size_bytes)
+
+
+def _number(expansion: Expansion, package: PlannedPackage) -> int:
+    place = parse_dotted(package.package)
+    assert place is not None
+    number = expansion.layouts[place.stage - 1].number(place)
+    assert number is not None
+    return number
 
 
 def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
@@ -208,24 +255,6 @@ def _kind(why: str) -> str:
     return why
 
 
-def _seconds(
-    expansion: Expansion, job: JobPlan, means: dict[str, float], index: ResultsIndex
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The seconds of each package, and for which nothing is known.
-
-    From earlier runs of the document, its own estimate, or packages anywhere that ran the same software.
-    """
-    seconds = np.zeros(expansion.count)
-    unknown = np.ones(expansion.count, np.bool_)
-    for template, block in zip(job.templates, expansion.blocks, strict=True):
-        estimate: float | None = means.get(template.activity) or template.run_seconds
-        estimate = estimate or software_seconds(index, software_of(expansion.definition, block.package))
-        if estimate:
-            seconds[block.package_array()] = estimate
-            unknown[block.package_array()] = False
-    return seconds, unknown
-
-
 def _cores(expansion: Expansion, job: JobPlan) -> NDArray[np.float64]:
     cores = np.ones(expansion.count)
     for template, block in zip(job.templates, expansion.blocks, strict=True):
@@ -238,6 +267,7 @@ def _stages(
     would_run: NDArray[np.bool_],
     core_hours: NDArray[np.float64],
     unknown: NDArray[np.bool_],
+    estimates: Estimates,
 ) -> tuple[StagePlan, ...]:
     blocks: dict[int, list[Block]] = {}
     for block in expansion.blocks:
@@ -249,8 +279,9 @@ def _stages(
     for position, name in enumerate(expansion.stage_names):
         count = running = 0
         hours, is_known = 0.0, False
-        for block in blocks.get(position, ()):
-            numbers = block.package_array()
+        own = [block.package_array() for block in blocks.get(position, ())]
+        to_run = [numbers[would_run[numbers]] for numbers in own]
+        for block, numbers in zip(blocks.get(position, ()), own, strict=True):
             count += block.count - int(left_out[numbers].sum())
             running += int(would_run[numbers].sum())
             hours += float(core_hours[numbers].sum())
@@ -264,6 +295,18 @@ def _stages(
                 would_run=running,
                 there=count - running,
                 core_hours=hours if is_known else None,
+                memory_bytes=_over(estimates.memory_bytes, to_run, np.nanmax),
+                scratch_bytes=_over(estimates.scratch_bytes, to_run, np.nanmax),
+                output_bytes=_over(estimates.output_bytes, to_run, np.nansum),
             )
         )
     return tuple(found)
+
+
+def _over(
+    column: NDArray[np.float64], parts: Sequence[NDArray[np.int32]], reduce: Callable[[NDArray[np.float64]], float]
+) -> int | None:
+    """The most, or the sum, of some packages, as far as known."""
+    values = column[np.concatenate(parts)] if parts else np.zeros(0)
+    values = values[np.isfinite(values)]
+    return round(float(reduce(values))) if len(values) else None

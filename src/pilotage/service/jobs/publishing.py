@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -21,13 +22,13 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.exchange.operations import HoldResults
 from pilotage.model.states import ADOPTED, ExitCodeGasw
-from pilotage.ports import InTheWay, JobTree, MadeWork, ResultsIndex, StoreError
+from pilotage.ports import InTheWay, JobTree, MadeWork, MeasuredRun, ResultsIndex, RunKind, StoreError
 from pilotage.service.errors import Unpublished
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.process import ThreadYielding
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import Completer, is_complete
-from pilotage.service.works.software_times import note_software_times, software_of
+from pilotage.service.works.run_history import PENDING_MAX, measured_run, software_of
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class CommitHandler:
         self._completer = Completer(tree, index)
         # By job and activity: successes and their seconds that are not recorded yet.
         self._spent: dict[str, dict[str, list[float]]] = {}
-        self._spent_on: dict[str, list[float]] = {}  # by software, of all jobs
+        self._measured: dict[str, dict[RunKind, deque[MeasuredRun]]] = {}  # by job: what is not recorded yet
         self._timed: dict[str, int] = {}  # by job: how many succeeded
         self._on_its_way = on_its_way
         self._yielding = yielding or ThreadYielding()
@@ -296,13 +297,11 @@ class CommitHandler:
             return
         number = self._note_made(engine, at_work, ref, data.manifest)
         if number is not None:
-            activity = template_of(engine.state.jobs.by_id[ref.job], number).activity
             # On the standard platform: at a site of speed 2 it would have taken twice as long.
             pilot = engine.state.pilots.by_name.get(one.event.stream)
             speed = pilot.site.site.speed if pilot is not None else 1.0
-            expansion = at_work.expansion
-            software = software_of(expansion.definition, expansion.block(number).package)
-            self._note_time(ref.job, activity, data.phases, software=software, speed=speed)
+            activity = template_of(engine.state.jobs.by_id[ref.job], number).activity
+            self._note_run(at_work, ref, number, activity, data, speed=speed)
 
     def _on_staged(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.OutputsStaged)
@@ -321,33 +320,43 @@ class CommitHandler:
             self._publisher.discard(at_work.folder, ref)
         return number
 
-    def _note_time(
-        self, job: str, activity: str, phases: Sequence[payloads.PhaseTimes], *, software: str, speed: float
+    def _note_run(
+        self,
+        at_work: ActiveJob,
+        ref: AttemptRef,
+        number: int,
+        activity: str,
+        data: payloads.AttemptFinished,
+        *,
+        speed: float,
     ) -> None:
-        seconds = [phase.seconds * speed for phase in phases if phase.phase == "application"]
-        if seconds:  # an adopted package did not run, so its time says nothing
-            spent = self._spent.setdefault(job, {})
-            for times in (
-                spent.setdefault(activity, [0.0, 0.0]),
-                *([self._spent_on.setdefault(software, [0.0, 0.0])] if software else []),
-            ):
-                times[0] += 1
-                times[1] += sum(seconds)
-            count = self._timed[job] = self._timed.get(job, 0) + 1
-            if not count & (count - 1):  # at growing intervals: plans made meanwhile have an estimate
-                self._note_times(job)
+        """Note what a package took; an adopted one did not run, so its time says nothing."""
+        job, seconds = ref.job, [phase.seconds * speed for phase in data.phases if phase.phase == "application"]
+        if not seconds:
+            return
+        times = self._spent.setdefault(job, {}).setdefault(activity, [0.0, 0.0])
+        times[0] += 1
+        times[1] += sum(seconds)
+        expansion = at_work.expansion
+        kind = RunKind(activity, software_of(expansion.definition, expansion.block(number).package))
+        runs = self._measured.setdefault(job, {})
+        if kind not in runs:
+            runs[kind] = deque(maxlen=PENDING_MAX)
+        runs[kind].append(measured_run(data, input_bytes=at_work.input_bytes(ref), speed=speed))
+        count = self._timed[job] = self._timed.get(job, 0) + 1
+        if not count & (count - 1):  # at growing intervals: plans made meanwhile have an estimate
+            self._note_times(job)
 
     def _note_times(self, job: str) -> None:
         """Record how long packages of a job took."""
-        spent, at_work = self._spent.pop(job, {}), self._jobs.get(job)
+        spent, measured, at_work = self._spent.pop(job, {}), self._measured.pop(job, {}), self._jobs.get(job)
         if not spent or at_work is None:
             return
         times = {activity: (int(count), seconds) for activity, (count, seconds) in spent.items()}
-        software = {name: (int(count), seconds) for name, (count, seconds) in self._spent_on.items()}
-        self._spent_on = {}
+        runs = {kind: tuple(each) for kind, each in measured.items()}
         try:
             self._index.note_times(at_work.folder, at_work.expansion.definition.job, times)
-            note_software_times(self._index, software)
+            self._index.note_runs(at_work.folder, at_work.expansion.definition.job, runs)
         except StoreError as fault:
             log.warning("the durations of %s could not be recorded: %s", job, fault)
 

@@ -339,6 +339,11 @@ class ReuseSearch:
         self._waiting: dict[int, _KeyedPackage] = {}
         self._behind_late = {id(expansion.blocks[position]) for position in expansion.late_waits}
 
+    @property
+    def manifests(self) -> Mapping[int, tuple[OutputFile, ...]]:
+        """The manifests of the packages that are adopted, as far as they were examined."""
+        return self._manifests
+
     def verdicts(
         self, numbers: Collection[int] | None = None, *, without: Collection[int] = ()
     ) -> Iterator[ReuseResult]:
