@@ -8,6 +8,7 @@ from pilotage.engine.state.job_queries import KindWork, work_left
 from pilotage.engine.state.run_times import LEARNED_MAX, LEARNED_MIN, RunTimes, StartCosts
 from pilotage.model.events import payloads
 from pilotage.model.events.payloads import PhaseTimes
+from pilotage.model.jobs.plan import EarlierRunTime
 from pilotage.model.resources import Capacity
 from pilotage.model.states import ExitCodeGasw, Phase
 from tests.kit.small_engine import Agent, Small
@@ -78,6 +79,17 @@ def test_an_engine_that_takes_over_starts_from_what_was_recorded() -> None:
     assert again.expected(TWO)[0] == pytest.approx(before.expected(TWO)[0])
     again.add(0, 400.0)
     assert again.expected(TWO)[0].mean_seconds > before.expected(TWO)[0].mean_seconds
+
+
+def test_earlier_runs_count_where_the_document_says_nothing_and_until_packages_of_the_job_do() -> None:
+    known = RunTimes()
+    known.expect([EarlierRunTime(activity=each, mean_seconds=100.0, sd_seconds=10.0) for each in ("filter", "merge")])
+    filtering, merging = known.expected(TWO)
+    assert (filtering.known, filtering.mean_seconds) == ("observed", 100.0)
+    assert (merging.known, merging.mean_seconds) == ("document", 30.0)
+    for _ in range(LEARNED_MIN):
+        known.add(0, 1.0)
+    assert known.expected(TWO)[0].mean_seconds == 1.0
 
 
 def test_only_the_activities_with_most_packages_are_recorded() -> None:

@@ -192,3 +192,18 @@ def test_what_packages_took_is_recorded_with_the_size_of_their_inputs(here: Plac
     assert here.index.runs(str(here.folder), "sized", RunKind("merge", "")) == [
         MeasuredRun(seconds=8.0, input_bytes=10, output_bytes=3, scratch_bytes=13, memory_bytes=2**19)
     ]
+
+
+def test_a_job_without_run_times_is_forecast_from_earlier_runs_also_after_a_restart(here: Place) -> None:
+    here.write(a_raw="A" * 100)
+    service = SmallService(here)
+    service.submit(SIZED)
+    service.succeed("1.1.1", {"a.dat": "a" * 10}, phases=PHASES)
+    service.succeed("2.1.1", {"all": "all"}, phases=PHASES)
+    service.aftermath.stop()
+    here.write(a_raw="B" * 100)
+    known = SmallService(here)
+    again = known.submit(SIZED).job
+    for running in (known, SmallService(here)):
+        job = running.engine.state.jobs.by_id[again]
+        assert [(each.known, each.mean_seconds) for each in job.run_times.expected(job.plan)] == [("observed", 8.0)] * 2

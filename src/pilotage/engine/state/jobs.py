@@ -324,6 +324,7 @@ class JobState:
         self.template_classes: tuple[list[QueueClass | None], list[QueueClass | None]] = ([], [])
         self.reservations: dict[tuple[int, tuple[int, int, int]], Reservations] = {}  # by shape and level
         self.run_times = RunTimes()  # of its packages, by template
+        self.run_times.expect(plan.earlier_run_times)
         self.forecast: JobForecast | None = None  # the last one, until the job is over
         self.forecast_at = 0.0  # when it was made, in engine time
         self.forecast_due = 0.0  # the time of the timer for the next one; 0: none is set

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pilotage.model.events.payloads import ActivityRunTimes
-from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.jobs.plan import EarlierRunTime, JobPlan
 
 LEARNED_MIN = 5
 """After this many packages of a kind, their mean replaces the estimate of the document."""
+EARLIER_COUNT = LEARNED_MIN - 1.0
+"""As many packages count those of earlier runs: too few to replace an estimate of the document."""
 LEARNED_MAX = 256
 """As many packages of a kind count at most; when there are more, all earlier ones count half."""
 
@@ -113,6 +115,18 @@ class RunTimes:
     def restore(self, recorded: Iterable[ActivityRunTimes]) -> None:
         """Start from what an earlier engine recorded."""
         self.recorded = {each.activity: each for each in recorded}
+
+    def expect(self, earlier: Iterable[EarlierRunTime]) -> None:
+        """Start from earlier runs of other jobs; few packages of the job itself outweigh them, and so does the document."""
+        self.recorded = {
+            each.activity: ActivityRunTimes(
+                activity=each.activity,
+                count=EARLIER_COUNT,
+                mean_seconds=each.mean_seconds,
+                sd_seconds=each.sd_seconds,
+            )
+            for each in earlier
+        }
 
     def _by_activity(self, plan: JobPlan) -> dict[str, list[float]]:
         found = {

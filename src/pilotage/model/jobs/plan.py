@@ -52,6 +52,14 @@ class LatePlan(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[int, ...] = ()
 
 
+class EarlierRunTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The run time of the packages of an activity, estimated from earlier runs when the job was submitted."""
+
+    activity: str
+    mean_seconds: float  # on the standard platform
+    sd_seconds: float  # between packages
+
+
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the engine must know of a job beyond its events."""
 
@@ -66,6 +74,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     hold: bool = False
     failures_max: int = 0  # permanent failures that end the job; 0: none does
+    earlier_run_times: tuple[
+        EarlierRunTime, ...
+    ] = ()  # from earlier runs, where the document gives none; for forecasts only
 
     @property
     def count(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from pilotage.model.jobs.definition import Definition, plain
+from pilotage.model.jobs.plan import EarlierRunTime
 from pilotage.model.jobs.run_options import RunOptions
 
 # The lists read for a job at submission, and those that appeared while it ran: enough to expand it again at any time.
@@ -102,6 +103,9 @@ class Origin(RunOptions, frozen=True, kw_only=True):
         str, ...
     ] = ()  # unknown when the job was submitted: packages that name them run by default
     captured: dict[str, Captured] = msgspec.field(default_factory=dict)
+    earlier_run_times: tuple[
+        EarlierRunTime, ...
+    ] = ()  # from earlier runs, where the document gives none; for forecasts only
 
 
 class StagePlan(Sent, frozen=True, kw_only=True):

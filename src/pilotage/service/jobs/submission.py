@@ -55,6 +55,7 @@ from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
 from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
 from pilotage.service.works.capture import wanted_column
+from pilotage.service.works.estimates import earlier_run_times
 from pilotage.service.works.reuse import EarlierResult, adopt, declared_done
 
 __all__ = [
@@ -152,6 +153,8 @@ def prepare(
                 "a file that the job brings along was not sent", subject=name, next_step="send its content first"
             )
     adopted = declared_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
+    earlier = earlier_run_times(expansion, checked.plan, origin, tree=tree, index=index, adopted=adopted)
+    origin = msgspec.structs.replace(origin, earlier_run_times=earlier)
     registered = JobRegistered(
         owner=owner,
         name=checked.definition.job,
@@ -163,7 +166,7 @@ def prepare(
     return Prepared(
         job=job,
         registered=registered,
-        plan=checked.plan,
+        plan=msgspec.structs.replace(checked.plan, earlier_run_times=earlier),
         expansion=expansion,
         origin=origin,
         adopted=tuple(adopted),
@@ -267,7 +270,9 @@ def recall(journal: Journal, row: JobRow) -> Recalled:
 
 def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
     """The plan of a job, with the options of its submission."""
-    return msgspec.structs.replace(plan_of(expansion), failures_max=origin.max_failures)
+    return msgspec.structs.replace(
+        plan_of(expansion), failures_max=origin.max_failures, earlier_run_times=origin.earlier_run_times
+    )
 
 
 def expand_late_stage(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,22 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.model.jobs.graph import EdgeKind
-from pilotage.model.jobs.plan import JobPlan, Template
+from pilotage.model.jobs.plan import EarlierRunTime, JobPlan, Template
 from pilotage.model.jobs.submission import EstimateBasis, Origin
 from pilotage.ports import JobTree, ResultsIndex, RunKind
-from pilotage.reading.run_estimates import RUNS_MIN, RunEstimates, run_estimates
+from pilotage.service.works.reuse import EarlierResult
 from pilotage.service.works.run_history import software_of
 from pilotage.service.works.work_orders import compose
 
+if TYPE_CHECKING:
+    from pilotage.reading.run_estimates import RunEstimates
+
 LOOKED_AT_MAX = 10_000
 """Packages of a job whose inputs are looked at; of the others, those of the same block stand for them."""
+
+LOOKED_AT_AT_SUBMISSION_MAX = 200
+"""The same for the first forecasts of a submitted job, which must not make submitting it slower."""
+_ACTIVITIES_MAX = 64
 
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 _SOME_SHA256 = "0" * 64  # of files that do not exist yet: only their sizes count
@@ -64,8 +71,10 @@ class PackageEstimator:
         tree: JobTree,
         index: ResultsIndex,
         made: Mapping[int, tuple[OutputFile, ...]],
+        looked_at_max: int | None = None,
     ) -> None:
-        """`made` are the manifests of packages whose results exist."""
+        """`made` are the manifests of packages whose results exist; the inputs of at most so many are looked at."""
+        self._looked_at_max = LOOKED_AT_MAX if looked_at_max is None else looked_at_max
         self._expansion, self._job, self._origin = expansion, job, origin
         self._tree, self._index, self._made = tree, index, made
         self._kinds: dict[RunKind, _Kind] = {}
@@ -95,7 +104,7 @@ class PackageEstimator:
             numbers = block.package_array()
             numbers = numbers[would_run[numbers]]
             if kind.pooled is not None and kind.pooled.by_size:
-                looked_at = max(1, LOOKED_AT_MAX // sized)
+                looked_at = max(1, self._looked_at_max // sized)
                 sizes = self._sizes(numbers, found, would_run, looked_at=looked_at, said_bytes=template.input_bytes)
                 found.input_bytes[numbers] = sizes
             self._fill(numbers, found, template, kind)
@@ -119,6 +128,9 @@ class PackageEstimator:
 
     def _look_up(self, kind: RunKind) -> _Kind:
         """Runs of the document first; where they are few, those of the same software in any document, these included."""
+        # Only a job with a history pays for this import.
+        from pilotage.reading.run_estimates import RUNS_MIN, run_estimates
+
         own = self._index.runs(self._origin.folder, self._expansion.definition.job, kind)
         anywhere = self._index.software_runs(kind.software) if kind.software and len(own) < RUNS_MIN else []
         ours = run_estimates(own) if own else None
@@ -228,11 +240,47 @@ class PackageEstimator:
         )
 
 
-def mean_by_activity(job: JobPlan, estimates: Estimates, blocks: Sequence[Block]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of the estimated seconds of each activity, over its packages."""
-    seconds: dict[str, list[Floats]] = {}
+def earlier_run_times(
+    expansion: Expansion,
+    job: JobPlan,
+    origin: Origin,
+    *,
+    tree: JobTree,
+    index: ResultsIndex,
+    adopted: Collection[EarlierResult],
+) -> tuple[EarlierRunTime, ...]:
+    """Run times from earlier runs for the first forecasts of a job, where its document gives none."""
+    kinds: dict[RunKind, None] = {}
+    for template, block in zip(job.templates, expansion.blocks, strict=True):
+        if not template.run_seconds:
+            kinds[RunKind(template.activity, software_of(expansion.definition, block.package))] = None
+            if len(kinds) > _ACTIVITIES_MAX:
+                return ()
+    document, software = expansion.definition.job, {kind.software for kind in kinds if kind.software}
+    if not index.mean_seconds(origin.folder, document) and not any(map(index.software_runs, software)):
+        return ()
+    would_run = np.ones(expansion.count, np.bool_)
+    made = {each.number: each.manifest for each in adopted}
+    would_run[[*made, *expansion.left_out]] = False
+    estimator = PackageEstimator(
+        expansion, job, origin, tree=tree, index=index, made=made, looked_at_max=LOOKED_AT_AT_SUBMISSION_MAX
+    )  # fmt: skip
+    found = _mean_run_times(job, estimator.estimate(would_run).seconds, expansion.blocks)
+    wanted = {kind.activity for kind in kinds}
+    return tuple(each for each in found if each.activity in wanted)
+
+
+def _mean_run_times(job: JobPlan, seconds: Floats, blocks: Sequence[Block]) -> tuple[EarlierRunTime, ...]:
+    """Mean and standard deviation of the estimated seconds of packages, for each activity."""
+    found: dict[str, list[Floats]] = {}
     for template, block in zip(job.templates, blocks, strict=True):
-        known = estimates.seconds[block.package_array()]
-        seconds.setdefault(template.activity, []).append(known[np.isfinite(known)])
-    together = {activity: np.concatenate(parts) for activity, parts in seconds.items()}
-    return {activity: (float(each.mean()), float(each.std())) for activity, each in together.items() if len(each)}
+        known = seconds[block.package_array()]
+        found.setdefault(template.activity, []).append(known[np.isfinite(known)])
+    together = {activity: np.concatenate(parts) for activity, parts in found.items()}
+    return tuple(
+        EarlierRunTime(
+            activity=activity, mean_seconds=round(float(each.mean()), 6), sd_seconds=round(float(each.std()), 6)
+        )
+        for activity, each in together.items()
+        if len(each) and each.mean() > 0.0
+    )
