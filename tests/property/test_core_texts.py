@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pilotage.agent.pilot.pilot import utc_offset
 from pilotage.book.codec import Checked, Codec
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
@@ -18,7 +19,7 @@ from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Su
 from pilotage.model.resources import Capacity
 from pilotage.model.settings.engine import SelectionSettings
 from pilotage.model.states import ExitCodeGasw
-from pilotage.model.texts import REPLICAS_MAX
+from pilotage.model.texts import REPLICAS_MAX, moment, node_moment, offset_minutes
 from pilotage.service.messages import Input, OperationRequest, Submit
 from tests.kit.small_engine import JOB, Small
 from tests.kit.small_plans import bag, kind, registered_of, site
@@ -158,3 +159,19 @@ def test_every_text_of_a_message_may_be_anything(text: str) -> None:
     kinds = {one.event.type for one in events}
     assert kinds >= {"AttemptQueued", "Noted", "PilotEnded", "AttemptLost", "Held", "CancelAccepted", "Restarted"}
     assert [found for one in events if not isinstance(found := codec.check(one.event), Checked)] == []
+
+
+@given(st.integers(-24 * 60 + 1, 24 * 60 - 1), st.floats(0.0, 4e9))
+def test_the_offset_that_a_pilot_tells_is_read_again(minutes: int, at: float) -> None:
+    told = utc_offset(60 * minutes)
+    assert offset_minutes(told) == minutes
+    shown = node_moment(at, utc_offset=told)
+    assert shown == moment(at) if minutes == 0 else shown.startswith(f"{moment(at)} (")
+
+
+@given(st.one_of(ANYTHING, st.from_regex(r"[+-]?[0-9]{1,3}:?[0-9]{0,3}")))
+def test_a_text_that_is_no_offset_changes_no_time(text: str) -> None:
+    minutes = offset_minutes(text)
+    assert minutes is None or utc_offset(60 * minutes) == text.replace("-00:00", "+00:00")
+    if not minutes:
+        assert node_moment(0.0, utc_offset=text) == moment(0.0)

@@ -289,6 +289,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     binaries: tuple[BinaryEnd, ...] = ()  # how each of them ran
     expected_start_at: float | None = None  # None: it has started, or too little is known
     expected_end_at: float | None = None
+    started_at: float | None = None  # last
+    ended_at: float | None = None
+    utc_offset: str = ""  # of the clocks of its node: `+02:00`; empty if unknown
 
 
 # Files of earlier runs that a document no longer makes: the request to remove them, and the answer.

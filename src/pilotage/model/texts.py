@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta, timezone
 from typing import TypeVar
 
 import msgspec
@@ -41,6 +42,27 @@ def amount(value: float | None) -> float | None:
 def moment(seconds: float | None) -> str:
     """A time for people, in UTC, to the second; empty for None."""
     return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+_OFFSET = re.compile(r"([+-])([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
+
+
+def offset_minutes(text: str) -> int | None:
+    """Minutes east of UTC from a text such as `+02:00`; None if it is none."""
+    found = _OFFSET.fullmatch(text)
+    if found is None:
+        return None
+    minutes = 60 * int(found[2]) + int(found[3])
+    return -minutes if found[1] == "-" else minutes
+
+
+def node_moment(seconds: float | None, *, utc_offset: str) -> str:
+    """A time for people, in UTC, and by the clocks of a node with an offset from it, if that differs."""
+    minutes = offset_minutes(utc_offset)
+    if seconds is None or not minutes:
+        return moment(seconds)
+    there = datetime.fromtimestamp(seconds, timezone(timedelta(minutes=minutes)))
+    return f"{moment(seconds)} ({there:%Y-%m-%d %H:%M:%S}{utc_offset} at the node)"
 
 
 def size_text(size_bytes: int) -> str:

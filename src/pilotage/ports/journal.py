@@ -187,6 +187,10 @@ class Journal(Protocol):
         """The pilots and pilot requests of a site, the most recently heard first."""
         ...
 
+    def node(self, name: str) -> NodeRow | None:
+        """A node by name; None if none was ever described."""
+        ...
+
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
         """Nodes by name, after the given one."""
         ...

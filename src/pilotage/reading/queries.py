@@ -28,6 +28,7 @@ from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.settings.settings import QuerySettings
+from pilotage.model.texts import offset_minutes
 from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
 from pilotage.reading.access import ANY_OWNER, READ, Principal, Right, may, require, require_scope
 from pilotage.reading.latencies import PILOTS_READ_MAX, SiteLatencyView, site_latency
@@ -78,6 +79,10 @@ class _Shape(msgspec.Struct, frozen=True):
 
 
 _shape = msgspec.json.Decoder(_Shape)
+_environment = msgspec.json.Decoder(dict[str, str])
+
+UTC_OFFSET = "utc_offset"
+"""The offset of a node's clocks from UTC in the environment that its pilot describes."""
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
@@ -332,6 +337,12 @@ class BookReader:
         size = self._size(limit)
         rows = self._journal.pilots(after=after, limit=size)
         return ResultPage(rows, rows[-1].pilot if len(rows) == size else None)
+
+    def utc_offset(self, node: str | None) -> str:
+        """The offset of the clocks of a node from UTC, as its pilot last described it: `+02:00`; empty if unknown."""
+        row = self._journal.node(node) if node is not None else None
+        said = _environment.decode(row.environment).get(UTC_OFFSET, "") if row is not None else ""
+        return said if offset_minutes(said) is not None else ""
 
     def nodes(self, principal: Principal, *, after: str, limit: int) -> ResultPage[NodeRow]:
         """Nodes by name, after the given one; the last name of a page is the cursor of the next."""

@@ -240,6 +240,7 @@ class PackageDetail(View, frozen=True, kw_only=True):
 
     package: PackageView
     attempts: list[AttemptView]
+    utc_offset: str  # of the clocks of its node: `+02:00`; empty if unknown
 
 
 class EventView(View, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -13,7 +14,7 @@ from pilotage.agent.attempt.workplace import Workplace
 from pilotage.agent.durable_files import text_of
 from pilotage.agent.pilot.backlog import AHEAD_FACTOR, HeldAttempt, SlotTable
 from pilotage.agent.pilot.fetch import ServerFetch
-from pilotage.agent.pilot.pilot import Pilot, PilotSettings
+from pilotage.agent.pilot.pilot import Pilot, PilotSettings, describe_node
 from pilotage.agent.pilot.spool import PilotSpool, encode_end
 from pilotage.agent.resources import Resources
 from pilotage.model.exchange.exchange import AttemptRef
@@ -36,6 +37,19 @@ def grounded(state: Path) -> Pilot:
         fetch=cast("ServerFetch", None),
         on_news=lambda urgent: None,
     )
+
+
+@pytest.mark.parametrize("zone, offset", [("UTC0", "+00:00"), ("EAST-5:30", "+05:30"), ("WEST7", "-07:00")])
+def test_a_pilot_says_how_far_the_clocks_of_its_node_are_from_utc(
+    zone: str, offset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert describe_node("n1", "here")["environment"] == {"utc_offset": offset}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_pilot_introduces_itself_runs_what_it_is_given_and_says_goodbye(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from click.testing import CliRunner
 
 from pilotage.cli.jobs.status import explanation_lines
@@ -40,6 +41,19 @@ def test_the_expected_times_come_before_the_reasons() -> None:
     ):
         _, line = explanation_lines(JobOrPackage("j", "1.1.1"), told)
         assert line == f"  expected to {said}\n"
+
+
+def test_times_of_a_node_elsewhere_are_told_in_utc_and_by_its_clocks() -> None:
+    told = Explanation(
+        job="j", package="1.1.1", epoch=1, standing="live", reasons=(),
+        started_at=5.0, expected_end_at=65.0, utc_offset="-07:30",
+    )  # fmt: skip
+    _, started, expected = explanation_lines(JobOrPackage("j", "1.1.1"), told)
+    assert started == "  started 1970-01-01 00:00:05Z (1969-12-31 16:30:05-07:30 at the node)\n"
+    assert expected == "  expected to end 1970-01-01 00:01:05Z (1969-12-31 16:31:05-07:30 at the node)\n"
+    over = msgspec.structs.replace(told, standing="done", ended_at=10.0, expected_end_at=None, utc_offset="")
+    _, line = explanation_lines(JobOrPackage("j", "1.1.1"), over)
+    assert line == "  started 1970-01-01 00:00:05Z and ended 1970-01-01 00:00:10Z\n"
 
 
 def test_how_each_binary_of_the_last_attempt_ran_stands_below_the_reasons() -> None:

@@ -410,6 +410,23 @@ def test_sites_pilots_nodes_and_statistics_are_there(client: Client) -> None:
     assert get(client, "/v1/position")["position"] == 17
 
 
+def test_a_package_has_the_offset_of_its_node_from_utc_and_an_explanation_its_actual_times(client: Client) -> None:
+    a_day_of_work(client)
+    about = {"job": "j", "package": "1.2.2", "attempt": 1}
+    log(
+        client,
+        event(11, "AttemptCreated", {"site": "lyon", "lease_seconds": 60}, **about),
+        event(12, "AttemptStarted", {"node": "wn1"}, **about),
+    )
+    path = "/v1/jobs/j/packages/1.2.2"
+    assert get(client, path)["utc_offset"] == ""
+    for n, offset, said in ((20, "+05:30", "+05:30"), (21, "summer", "")):
+        log(client, event(n, "NodeDescribed", {"node": "wn1", "environment": {"utc_offset": offset}}, pilot="p"))
+        assert get(client, path)["utc_offset"] == said
+    explained = get(client, f"{path}/explain")
+    assert (explained["started_at"], explained["ended_at"]) == (get(client, path)["package"]["running_at"], None)
+
+
 def test_a_method_that_is_not_possible_names_those_that_are(client: Client) -> None:
     answer = client.delete("/v1/jobs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")

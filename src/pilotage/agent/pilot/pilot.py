@@ -391,7 +391,14 @@ def describe_node(node: str, site: str) -> dict[str, Any]:
         "memory_bytes": memory_bytes(),
         "system": f"{name}, {kernel}" if name else kernel,
         "software": {"python": sys.version.split()[0]},
+        "environment": {"utc_offset": utc_offset(time.localtime().tm_gmtoff)},
     }
+
+
+def utc_offset(seconds: int) -> str:
+    """The offset of a time zone, east of UTC, as text: `+02:00`."""
+    hours, minutes = divmod(abs(seconds) // 60, 60)
+    return f"{'-' if seconds < 0 else '+'}{hours:02}:{minutes:02}"
 
 
 def usable_folder(text: str) -> str:

@@ -14,7 +14,7 @@ from pilotage.cli.shared.progress import package_label
 from pilotage.cli.shared.server import JobOrPackage, connect_to_read, json_option, server_option
 from pilotage.model.answers import parameters_text
 from pilotage.model.states import FINAL_NAMES
-from pilotage.model.texts import moment, size_text
+from pilotage.model.texts import moment, node_moment, size_text
 
 if TYPE_CHECKING:
     from pilotage.client import Server
@@ -55,7 +55,9 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
             more = _get_unless_complete(connection, found["package"], where.job, "packages", where.package, "explain")
             if connection.resting and more is not None:
                 more = _at_rest(more, where.job, ended=connection.ended)
-            lines = _package_lines(where, found["package"], found["attempts"], more)
+            lines = _package_lines(
+                where, found["package"], found["attempts"], more, utc_offset=found.get("utc_offset", "")
+            )
             found |= {"explanation": more} if more is not None else {}
     if as_json:
         from pilotage import app
@@ -176,7 +178,12 @@ def _trouble_lines(told: Any) -> Iterator[str]:
 
 
 def _package_lines(
-    where: JobOrPackage, package: dict[str, Any], attempts: list[dict[str, Any]], explanation: Any
+    where: JobOrPackage,
+    package: dict[str, Any],
+    attempts: list[dict[str, Any]],
+    explanation: Any,
+    *,
+    utc_offset: str = "",
 ) -> Iterator[str]:
     words = package.get("words") or {}
     yield f"{one_line(where)}: {_state(package)}\n"
@@ -197,7 +204,9 @@ def _package_lines(
         ("heard", None if package["heard"] else "nothing yet"),
         ("inferred", ", ".join(package["inferred"])),
         ("conflict", "the book has contradictory events of it" if package["conflict"] else None),
-        *_times(package, ("ready", "scheduled", "running", "done", "aborted", "cancelled", "cleared", "updated")),
+        *_times(package, ("ready", "scheduled")),
+        *((name, node_moment(package[f"{name}_at"], utc_offset=utc_offset)) for name in ("running", "done")),
+        *_times(package, ("aborted", "cancelled", "cleared", "updated")),
         ("tags", _tags(package["tags"])),
     ]
     yield from _facts(facts)
@@ -207,7 +216,8 @@ def _package_lines(
     yield from _binary_lines(attempts, package["attempt"])
     yield from _card_lines(where, package, attempts, explanation)
     if explanation is not None and package["state"] not in FINAL_NAMES:
-        yield from _expected_lines(explanation.get("expected_start_at"), explanation.get("expected_end_at"))
+        start_at, end_at = explanation.get("expected_start_at"), explanation.get("expected_end_at")
+        yield from _expected_lines(start_at, end_at, utc_offset=utc_offset)
     # Only the service that runs a job can explain it.
     reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
     if reasons and package["state"] not in FINAL_NAMES:
@@ -415,7 +425,8 @@ def explanation_lines(where: JobOrPackage, told: Explanation) -> Iterator[str]:
     yield f"{one_line(package_label(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
     if told.words is not None and told.words.command:
         yield f"  $ {one_line(told.words.command)}\n"
-    yield from _expected_lines(told.expected_start_at, told.expected_end_at)
+    yield from _actual_lines(told)
+    yield from _expected_lines(told.expected_start_at, told.expected_end_at, utc_offset=told.utc_offset)
     for why in _in_order(told.reasons):
         yield f"  {one_line(_reason(why))}\n"
         if why.next_step:
@@ -426,9 +437,18 @@ def explanation_lines(where: JobOrPackage, told: Explanation) -> Iterator[str]:
         yield from binary_lines(told.ended, [msgspec.to_builtins(each) for each in told.binaries])
 
 
-def _expected_lines(start_at: float | None, end_at: float | None) -> Iterator[str]:
-    """When a package is expected to start and to end, until it has."""
-    known = [f"{word} {moment(at)}" for word, at in (("start", start_at), ("end", end_at)) if at is not None]
+def _actual_lines(told: Explanation) -> Iterator[str]:
+    """When a package started and ended, if it has."""
+    times = (("started", told.started_at), ("ended", told.ended_at))
+    known = [f"{word} {node_moment(at, utc_offset=told.utc_offset)}" for word, at in times if at is not None]
+    if known:
+        yield f"  {' and '.join(known)}\n"
+
+
+def _expected_lines(start_at: float | None, end_at: float | None, *, utc_offset: str) -> Iterator[str]:
+    """When a package is expected to start and to end, until it has; by the clocks of its node, too, once it has one."""
+    times = (("start", start_at), ("end", end_at))
+    known = [f"{word} {node_moment(at, utc_offset=utc_offset)}" for word, at in times if at is not None]
     if known:
         yield f"  expected to {' and to '.join(known)}\n"
 

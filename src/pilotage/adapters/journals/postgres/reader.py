@@ -402,6 +402,10 @@ class PostgresReading:
         which = "WHERE t.site = %s ORDER BY t.updated_at DESC, t.pilot LIMIT %s"
         return self._rows(rows.PilotRow, which, (stored_text(site), limit))
 
+    def node(self, name: str) -> rows.NodeRow | None:
+        """A node, if known."""
+        return next(iter(self._rows(rows.NodeRow, "WHERE t.node = %s", (stored_text(name),))), None)
+
     def nodes(self, *, after: str, limit: int) -> list[rows.NodeRow]:
         """Nodes by name."""
         return self._rows(rows.NodeRow, "WHERE t.node > %s ORDER BY t.node LIMIT %s", (stored_text(after), limit))

@@ -496,6 +496,11 @@ class SqliteReader(SqliteLocations):
         with self.live() as book:
             return list(select(book, PilotRow, "WHERE site = ? ORDER BY updated_at DESC, pilot LIMIT ?", (site, limit)))
 
+    def node(self, name: str) -> NodeRow | None:
+        """A node, if known."""
+        with self.live() as book:
+            return next(iter(select(book, NodeRow, "WHERE node = ?", (name,))), None)
+
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
         """Nodes by name."""
         with self.live() as book:

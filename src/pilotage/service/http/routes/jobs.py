@@ -250,6 +250,7 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
     return PackageDetail(
         package=_views(services, [found], words=1, binaries=1, base_url=base_url)[0],
         attempts=attempt_views(found.facts, events),
+        utc_offset=services.reader.utc_offset(found.facts.node if found.facts is not None else None),
     )
 
 
@@ -391,8 +392,17 @@ async def explain(request: ApiRequest, services: ServicesArgument, job: JobPath,
 
 
 def _in_words(services: Services, found: ShownPackage, explanation: Explanation) -> Explanation:
-    """Add the name of the package, and the binaries of its last ended attempt."""
+    """Add the name of the package, its actual times, and the binaries of its last ended attempt."""
     explanation = msgspec.structs.replace(explanation, words=services.package_names.of(found.job, found.place))
+    facts = found.facts
+    if facts is not None and (facts.state == "RUNNING" or facts.state in _OVER):
+        ended_at = facts.done_at or facts.aborted_at or facts.cancelled_at
+        explanation = msgspec.structs.replace(
+            explanation,
+            started_at=facts.running_at,
+            ended_at=ended_at if facts.state in _OVER else None,
+            utc_offset=services.reader.utc_offset(facts.node),
+        )
     attempts = found.facts.attempts if found.facts is not None else {}
     last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
     views = binary_views(services.reader.end_of(found, last)) if last is not None else []
