@@ -8,7 +8,7 @@ from pilotage.engine.state.job_queries import KindWork, work_left
 from pilotage.engine.state.run_times import LEARNED_MAX, LEARNED_MIN, RunTimes, StartCosts
 from pilotage.model.events import payloads
 from pilotage.model.events.payloads import PhaseTimes
-from pilotage.model.jobs.plan import EarlierRunTime
+from pilotage.model.jobs.estimates import EarlierRunTime
 from pilotage.model.resources import Capacity
 from pilotage.model.states import ExitCodeGasw, Phase
 from tests.kit.small_engine import Agent, Small

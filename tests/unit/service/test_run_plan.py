@@ -11,7 +11,8 @@ import pytest
 from pilotage.cli.jobs.run import plan_lines
 from pilotage.model.errors import DocumentError
 from pilotage.model.exchange.operations import Refused
-from pilotage.model.jobs.submission import PLANNED_MAX, PackageEstimate, PlannedPackage, RunPlan, StagePlan
+from pilotage.model.jobs.estimates import PackageEstimate
+from pilotage.model.jobs.submission import PLANNED_MAX, PlannedPackage, RunPlan, StagePlan
 from pilotage.ports import MeasuredRun, NotOurs, RunKind
 from pilotage.service.errors import OperationRefused
 from pilotage.service.jobs.preview import Admission, plan

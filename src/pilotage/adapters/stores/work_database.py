@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS times (
     folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
     count INTEGER NOT NULL, seconds REAL NOT NULL,
     PRIMARY KEY (folder, document, activity)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS runs (  -- made by every version that knows it: to the others it is no hindrance
+CREATE TABLE IF NOT EXISTS runs (  -- what packages took; no version of its own, since earlier programs can leave it alone
     run_id INTEGER PRIMARY KEY,  -- a later one has the greater number
     folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL, software TEXT NOT NULL,
     size_class INTEGER NOT NULL,  -- of the input: its power of two; -1: unknown

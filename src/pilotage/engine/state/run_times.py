@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pilotage.model.events.payloads import ActivityRunTimes
-from pilotage.model.jobs.plan import EarlierRunTime, JobPlan
+from pilotage.model.jobs.estimates import EarlierRunTime
+from pilotage.model.jobs.plan import JobPlan
 
 LEARNED_MIN = 5
 """After this many packages of a kind, their mean replaces the estimate of the document."""

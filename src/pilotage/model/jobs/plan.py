@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.model.jobs.definition import AbortOn, Retry
+from pilotage.model.jobs.estimates import EarlierRunTime
 from pilotage.model.jobs.graph import Graph
 from pilotage.model.jobs.layout import PackageId, StageLayout
 from pilotage.model.resources import Demand
@@ -50,14 +51,6 @@ class LatePlan(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
     packages: tuple[int, ...] = ()
     stages: tuple[int, ...] = ()
-
-
-class EarlierRunTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The run time of the packages of an activity, estimated from earlier runs when the job was submitted."""
-
-    activity: str
-    mean_seconds: float  # on the standard platform
-    sd_seconds: float  # between packages
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True):

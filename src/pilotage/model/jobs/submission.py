@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from pilotage.model.jobs.definition import Definition, plain
-from pilotage.model.jobs.plan import EarlierRunTime
+from pilotage.model.jobs.estimates import EarlierRunTime, PackageEstimate
 from pilotage.model.jobs.run_options import RunOptions
 
 # The lists read for a job at submission, and those that appeared while it ran: enough to expand it again at any time.
@@ -121,22 +121,6 @@ class StagePlan(Sent, frozen=True, kw_only=True):
     memory_bytes: int | None = None  # the most of any that would run, as the document says, or else as measured before
     scratch_bytes: int | None = None  # likewise
     output_bytes: int | None = None  # of all that would run
-
-
-EstimateBasis = Literal["", "document", "activity", "software"]
-"""Where a run time is from: the document, earlier runs of the activity in this document, or those of the software anywhere."""
-
-
-class PackageEstimate(Sent, frozen=True, kw_only=True):
-    """What a package is expected to take: as the document says, or else from measured runs."""
-
-    run_seconds: float | None = None  # on the standard platform
-    basis: EstimateBasis = ""  # of `run_seconds`
-    runs: int = 0  # measured ones that `run_seconds` follows from, if they are counted
-    input_bytes: int | None = None  # if sizes of inputs matter, and are known or estimated themselves
-    output_bytes: int | None = None
-    scratch_bytes: int | None = None
-    memory_bytes: int | None = None
 
 
 class PlannedPackage(Sent, frozen=True, kw_only=True):

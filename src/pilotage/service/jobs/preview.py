@@ -19,11 +19,11 @@ from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.operations import Refused
 from pilotage.model.jobs.definition import Definition, Parameter
+from pilotage.model.jobs.estimates import PackageEstimate
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import (
     PLANNED_MAX,
     Origin,
-    PackageEstimate,
     PlannedPackage,
     PlannedParameter,
     RunPlan,

@@ -14,9 +14,10 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import Assignment, AttemptRef
+from pilotage.model.jobs.estimates import EarlierRunTime, EstimateBasis
 from pilotage.model.jobs.graph import EdgeKind
-from pilotage.model.jobs.plan import EarlierRunTime, JobPlan, Template
-from pilotage.model.jobs.submission import EstimateBasis, Origin
+from pilotage.model.jobs.plan import JobPlan, Template
+from pilotage.model.jobs.submission import Origin
 from pilotage.ports import JobTree, ResultsIndex, RunKind
 from pilotage.service.works.reuse import EarlierResult
 from pilotage.service.works.run_history import software_of
