@@ -32,6 +32,7 @@ LOOKED_AT_MAX = 10_000
 LOOKED_AT_AT_SUBMISSION_MAX = 200
 """The same for the first forecasts of a submitted job, which must not make submitting it slower."""
 _ACTIVITIES_MAX = 64
+_BLOCKS_MAX = 2000  # each is looked at; an imported job may have a block for each package
 
 _FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
 _SOME_SHA256 = "0" * 64  # of files that do not exist yet: only their sizes count
@@ -252,6 +253,8 @@ def earlier_run_times(
 ) -> tuple[EarlierRunTime, ...]:
     """Run times from earlier runs for the first forecasts of a job, where its document gives none."""
     kinds: dict[RunKind, None] = {}
+    if len(expansion.blocks) > _BLOCKS_MAX:
+        return ()
     for template, block in zip(job.templates, expansion.blocks, strict=True):
         if not template.run_seconds:
             kinds[RunKind(template.activity, software_of(expansion.definition, block.package))] = None

@@ -395,7 +395,7 @@ def _in_words(services: Services, found: ShownPackage, explanation: Explanation)
     """Add the name of the package, its actual times, and the binaries of its last ended attempt."""
     explanation = msgspec.structs.replace(explanation, words=services.package_names.of(found.job, found.place))
     facts = found.facts
-    if facts is not None and (facts.state == "RUNNING" or facts.state in _OVER):
+    if facts is not None and facts.running_at is not None and (facts.state == "RUNNING" or facts.state in _OVER):
         ended_at = facts.done_at or facts.aborted_at or facts.cancelled_at
         explanation = msgspec.structs.replace(
             explanation,
