@@ -16,7 +16,7 @@ _SPREAD_MIN = 0.01
 
 RUNS_MIN = 8
 """Fewer measured runs than this say nothing about the influence of sizes."""
-RUNS_MAX = 512
+RUNS_MAX = 256
 """The latest runs; every pair of them is compared."""
 _DEVIATIONS = 2.0  # by which the order of values agrees with that of sizes, or it may be chance
 
