@@ -128,7 +128,7 @@ def _current_requirements(state: EngineState, job: JobState, template: Template)
 # Batch jobs that do not start, or run without contacting the service.
 #
 # This decides nothing: a pilot that makes contact late is as good as any, and one that never does has a wall time.
-LINES_TOLD = 2
+LINES_SHOWN = 2
 LINE_MAX = 200
 _STAMP = re.compile(r"^[0-9T:+-]+ pilotage-agent: ")
 
@@ -141,7 +141,7 @@ def silence_summary(site: SiteState, *keys: str) -> tuple[str, str]:
     state = found[0].state
     count = sum(each.state == state for each in found)
     words = next((each.words for each in found if each.state == state and each.words), "")
-    lines = [_STAMP.sub("", line.strip())[:LINE_MAX] for line in words.strip().splitlines()[-LINES_TOLD:]]
+    lines = [_STAMP.sub("", line.strip())[:LINE_MAX] for line in words.strip().splitlines()[-LINES_SHOWN:]]
     printed = " / ".join(lines)
     if state == "held":
         what = "a batch job" if count == 1 else f"{count} batch jobs"

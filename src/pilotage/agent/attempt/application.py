@@ -13,7 +13,7 @@ from pilotage.agent.attempt import diagnosis
 from pilotage.agent.attempt.commands import Files
 from pilotage.agent.attempt.containers import engine_failure, remove_container
 from pilotage.agent.attempt.diagnosis import Failure
-from pilotage.agent.attempt.environment import OWN_NAMES, TOLD_NAMES, own_entries, spool_name, threads_of
+from pilotage.agent.attempt.environment import OWN_NAMES, PLACE_NAMES, own_entries, spool_name, threads_of
 from pilotage.agent.attempt.files import check_name, make_parents
 from pilotage.agent.attempt.logs import last_lines_of
 from pilotage.agent.attempt.outputs import KeptWork
@@ -262,7 +262,7 @@ class Application:
             folder=self._work["folder"],
             is_visible=workplace.visibility.shows(self._work),
             key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
-            variables={*OWN_NAMES, *TOLD_NAMES, *asked, "OMP_NUM_THREADS"},
+            variables={*OWN_NAMES, *PLACE_NAMES, *asked, "OMP_NUM_THREADS"},
             writable=[spool] if spool else [],
             readable=[token_file, *(each for each in [workplace.environment.get("PILOTAGE_CA_FILE", "")] if each)],
             gpus=self._demand.get("gpus", 0),

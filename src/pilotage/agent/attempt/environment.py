@@ -27,7 +27,7 @@ OWN_NAMES = tuple(
     )
 )  # fmt: skip
 
-TOLD_NAMES = tuple(f"{_OURS}{name}" for name in ("MARK", "SITE", "NODE", "SERVER", "CA_FILE", "TOKEN_FILE", "SPOOL"))
+PLACE_NAMES = tuple(f"{_OURS}{name}" for name in ("MARK", "SITE", "NODE", "SERVER", "CA_FILE", "TOKEN_FILE", "SPOOL"))
 """Further variables for an application: where it runs, and how to log events."""
 
 

@@ -75,14 +75,14 @@ class Dirac(Dialect):
 
     def submit(self, wanted: BatchRequest) -> Call:
         """One JDL, with a parametric job for an array; the script is in the sandbox."""
-        unsaid = [
+        unsupported = [
             *([f"{wanted.nodes} nodes"] if wanted.nodes > 1 else []),
             *([f"{wanted.memory_bytes} bytes of memory"] if wanted.memory_bytes else []),
             *([f"{wanted.gpus} GPUs"] if wanted.gpus else []),
         ]
-        if unsaid:
+        if unsupported:
             cure = "request it with a directive, not in the entry"
-            raise ValueError(f"pilotage cannot request {' and '.join(unsaid)} from DIRAC: {cure}")
+            raise ValueError(f"pilotage cannot request {' and '.join(unsupported)} from DIRAC: {cure}")
         several = wanted.count > 1
         attributes = {
             "JobName": f'"{self.job_name(wanted.key)}{"+%n" if several else ""}"',

@@ -56,7 +56,7 @@ class Exchanger:
         self._sequence = 0
         self._opened_at = -1.0  # start of the open exchange; negative: none is open
         self._news = False  # the open exchange has events, so it is answered at once
-        self._unsaid_at = math.inf  # since when there are events that the open exchange does not have
+        self._unsent_at = math.inf  # since when there are events that the open exchange does not have
         self._flush_at = self._due_at = math.inf
         self._retry_at = 0.0
         self._backoff_seconds = BACKOFF_SECONDS[0]
@@ -119,11 +119,11 @@ class Exchanger:
     def on_news(self, urgent: bool) -> None:  # noqa: FBT001 # a positional call is cheaper, once per attempt
         """Schedule an exchange for new events, with those of the next moment. The pilot's lock is held."""
         now = time.monotonic()
-        if self._unsaid_at == math.inf:
-            self._unsaid_at = now
+        if self._unsent_at == math.inf:
+            self._unsent_at = now
         if self._opened_at >= 0.0 and self._news:
             return  # the answer to the open exchange is on its way, and triggers the next
-        at = now if urgent else self._unsaid_at + self._settings.hold_seconds
+        at = now if urgent else self._unsent_at + self._settings.hold_seconds
         if at < self._flush_at:
             self._flush_at = at
             self._rouse()
@@ -231,7 +231,7 @@ class Exchanger:
             self._sequence += 1
             self._opened_at = now
             self._news = bool(events)
-            self._unsaid_at = self._flush_at = math.inf
+            self._unsent_at = self._flush_at = math.inf
         if now >= self._logs_at:
             self._logs_at = now + self._interval_seconds
             logs += pilot.partial_logs()
@@ -380,7 +380,7 @@ class Exchanger:
             done = bool(pilot.ended) and not spool.pending
         if self._leaving:
             self._over = done
-            self._wake_at(now if self._unsaid_at < math.inf else now + 1.0)
+            self._wake_at(now if self._unsent_at < math.inf else now + 1.0)
         elif reply.get("leave"):
             self._depart(str(reply["leave"])[:64], "preempted", self._settings.farewell_seconds)
         elif not self._end_if_idle(now):
@@ -390,14 +390,14 @@ class Exchanger:
         """Open the next exchange: soon if there are events or free slots, else as a heartbeat."""
         pilot, now, hold_seconds = self._pilot, time.monotonic(), self._settings.hold_seconds
         with pilot.guard:
-            unsaid = self._unsaid_at < math.inf or pilot.spool.pending
+            has_unsent = self._unsent_at < math.inf or pilot.spool.pending
             has_capacity = pilot.slot_table.has_capacity(pilot.backlog)
             stopping = any(each.stopping is not None for each in pilot.slot_table.held.values())
-            if unsaid:
-                self._flush_at = now if pilot.is_urgent else max(now, min(self._unsaid_at, now) + hold_seconds)
+            if has_unsent:
+                self._flush_at = now if pilot.is_urgent else max(now, min(self._unsent_at, now) + hold_seconds)
             busy = pilot.slot_table.running > 0
         at = opened_at + self._interval_seconds
-        if unsaid:
+        if has_unsent:
             self._wake_at(max(now, at))
         elif stopping and not self._news and not changed:
             self._wake_at(now + 0.5)  # the service repeats cancellations until the attempts have ended

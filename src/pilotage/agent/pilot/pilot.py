@@ -169,7 +169,7 @@ class Pilot:
     @property
     def is_urgent(self) -> bool:
         """Tell whether to send events at once: few attempts wait, so that more should arrive in time."""
-        return len(self.slot_table.waiting) <= max(self.slots, self.spool.unsaid)
+        return len(self.slot_table.waiting) <= max(self.slots, self.spool.unsent)
 
     def introduce(self) -> None:
         """Report the pilot and its node; guarded."""

@@ -153,7 +153,7 @@ class PilotSpool:
         return bool(self._events or self._happened)
 
     @property
-    def unsaid(self) -> int:
+    def unsent(self) -> int:
         """Number of events not sent yet."""
         return len(self._unwritten) + len(self._happened)
 

@@ -18,7 +18,7 @@ from pilotage.model.settings.engine import RestartSettings
 from pilotage.model.states import AbortCause
 
 SETTINGS = RestartSettings()
-UNTOLD_REASON = "application-error"
+DEFAULT_REASON = "application-error"
 """The reason assumed for a failure given only by exit code or message."""
 
 _DONE = {
@@ -67,7 +67,7 @@ class RetryForecast(msgspec.Struct, frozen=True, kw_only=True):
 class FailureCase(msgspec.Struct, frozen=True, kw_only=True):
     """A possible failure, and how often it occurs."""
 
-    reason: str = UNTOLD_REASON
+    reason: str = DEFAULT_REASON
     exit_code: int | None = None
     message: str = ""
     times: int = 5

@@ -76,7 +76,7 @@ def rules(
         emit([app.json_text(known.default_rules())] if as_json else lines)
         return
     failure = known.FailureCase(
-        reason=reason if reason is not None else known.UNTOLD_REASON,
+        reason=reason if reason is not None else known.DEFAULT_REASON,
         exit_code=exit_code,
         message=message,
         times=times,

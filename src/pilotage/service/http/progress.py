@@ -94,7 +94,7 @@ NOT_PUBLISHED = "not-published"
 
 NAMES_SHOWN = 3
 PILOTS_LOOKED_AT = 1000
-LINES_TOLD = 3
+LINES_SHOWN = 3
 STAGES_MAX = 1000
 _DONE = "state in (DONE, CLEARED)"
 _DONE_PACE = 80
@@ -214,7 +214,7 @@ def _last_words(services: Services, site: str) -> str:
     ended = [row for row in rows if row.ended_at is not None]
     last = max(ended, key=lambda row: row.ended_at or 0.0, default=None)
     lines = (last.stderr or "").strip().splitlines() if last is not None else []
-    return " / ".join(lines[-LINES_TOLD:])
+    return " / ".join(lines[-LINES_SHOWN:])
 
 
 def _by_the_counts(services: Services, principal: Principal, job: str) -> Progress:

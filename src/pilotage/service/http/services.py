@@ -145,7 +145,7 @@ class AnswerCache:
 # one of these counts may have changed; until the next note, an earlier count holds.
 
 DONE = frozenset({"DONE", "CLEARED"})
-_TOLD = frozenset({MADE_BEFORE, UNDECLARED})  # with a success
+_UNUSUAL_REASONS = frozenset({MADE_BEFORE, UNDECLARED})  # with a success
 WAITING = frozenset({"SUBMITTED", "WAITING", "READY"})
 UNDER_WAY = frozenset({"SCHEDULED", "RUNNING"})
 
@@ -201,7 +201,9 @@ def concerns(change: Change) -> tuple[bool, bool]:
     facts, before = package.facts, change.state_before
     state, attempts = facts.state, len(facts.attempts)
     # The number of attempts never decreases; everything else may have changed.
-    done = before in DONE or (state in DONE and (attempts > 1 or facts.site == ADOPTED or facts.reason in _TOLD))
+    done = before in DONE or (
+        state in DONE and (attempts > 1 or facts.site == ADOPTED or facts.reason in _UNUSUAL_REASONS)
+    )
     live = (attempts > 0 and (state in WAITING or before in WAITING)) or (
         attempts > 1 and (state in UNDER_WAY or before in UNDER_WAY)
     )

@@ -36,6 +36,7 @@ class Agent:
         "_due_at",
         "_flushing",
         "_given",
+        "_has_unsent",
         "_heard_at",
         "_host",
         "_idle_since",
@@ -49,7 +50,6 @@ class Agent:
         "_service_time",
         "_site",
         "_spool",
-        "_unsaid",
         "_world",
         "alive",
         "backlog",
@@ -100,7 +100,7 @@ class Agent:
         self._service_time = 0.0  # the service's clock in the last reply
         self._opened_at = -1.0  # of the open exchange; negative: none is open
         self._news = False  # the open exchange has events, so it is answered at once
-        self._unsaid = False  # there are events beyond those of the open exchange
+        self._has_unsent = False  # there are events beyond those of the open exchange
         self._flushing = False
         self._given = False  # it has had work
         self._due_at = self._armed_at = math.inf
@@ -197,7 +197,7 @@ class Agent:
         self._sequence += 1
         self._opened_at = now
         self._news = bool(spool.events)
-        self._unsaid = False
+        self._has_unsent = False
         time = spool.local(now) if spool.skew_seconds else now
         remaining_seconds = None if limit_at == math.inf else max(0.0, limit_at - now)
         held = tuple(bench.held) if bench.held else ()
@@ -243,7 +243,7 @@ class Agent:
 
     def _speak_soon(self) -> None:
         """There are events: send them together with those of the next moment."""
-        self._unsaid = True
+        self._has_unsent = True
         if not self._flushing:
             self._flushing = True
             settings, schedule = self._world.settings, self._world.schedule
@@ -258,7 +258,7 @@ class Agent:
             schedule.post(self._paused_until, self._flush)
             return
         self._flushing = False
-        if not self._unsaid:
+        if not self._has_unsent:
             return
         if self._opened_at >= 0.0 and self._news:
             rush_at = self._opened_at + self._world.settings.rush_seconds
@@ -309,7 +309,7 @@ class Agent:
         """Open the next exchange: at once if there is something to send or to fetch, else as a heartbeat."""
         now, bench = self._heard_at, self.bench
         waiting = len(bench.waiting)
-        if self._unsaid:
+        if self._has_unsent:
             self._exchange()
         elif waiting >= self.backlog and (waiting or bench.free.cores_hundredths <= 0):
             due_at = opened_at + reply.interval_seconds
@@ -388,7 +388,7 @@ class Agent:
             self._flushing = False
             self._exchange()
         else:
-            self._unsaid = True
+            self._has_unsent = True
             self._flush()
 
     def _tell_long_phase(self, run: Run, now: float) -> None:

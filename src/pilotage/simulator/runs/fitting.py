@@ -32,7 +32,7 @@ from pilotage.model.states import Reason
 REASONS = frozenset(get_args(Reason))
 VALUES_MAX = 100
 """How many values of a distribution are kept; of more, the mean of each hundredth, so that a long tail keeps its weight."""
-SEEN_MIN = 5
+OBSERVATIONS_MIN = 5
 """Fewer times than this are fitted by an exponential distribution with their mean."""
 
 
@@ -42,7 +42,7 @@ def fit_trace(world: WorldFile, observed: SiteObserved, *, sites: Iterable[str])
     for name in sites:
         known[name] = fit_site(known.get(name) or SiteWorld(name=name), observed)
     packages = world.packages
-    if len(observed.run_seconds) >= SEEN_MIN:
+    if len(observed.run_seconds) >= OBSERVATIONS_MIN:
         packages = replace(packages, run_time=times_of(observed.run_seconds))
     return replace(world, sites=tuple(known.values()), packages=packages)
 
@@ -82,7 +82,7 @@ def fit_site(site: SiteWorld, observed: SiteObserved) -> SiteWorld:
 def times_of(seconds: Sequence[float]) -> Times:
     """A distribution of observed times."""
     ordered = sorted(seconds)
-    if len(ordered) < SEEN_MIN:
+    if len(ordered) < OBSERVATIONS_MIN:
         return Times(distribution="exponential", mean_seconds=_rounded(math.fsum(ordered) / len(ordered)))
     if ordered[0] == ordered[-1]:
         return Times(value_seconds=_rounded(ordered[0]))

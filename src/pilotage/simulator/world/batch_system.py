@@ -110,7 +110,7 @@ class BatchSystem:
         self._ready: deque[_Job] = deque()  # has queued long enough, and waits for a free slot
         self._live = 0  # unfinished jobs
         self._running = 0
-        self._untold: dict[str, _Job] = {}  # jobs with news for the next listing
+        self._unlisted: dict[str, _Job] = {}  # jobs with news for the next listing
         self._native_ids: list[str] = []
         self._unreachable_until = self._down_until = self._black_until = -1.0
         self._black_reason = ""
@@ -137,7 +137,7 @@ class BatchSystem:
                 return
             job = self._take(key, launch)
         if job.over or job.forgotten or not reachable:
-            self._untold[key] = job
+            self._unlisted[key] = job
         if reachable and not job.submitting:
             self._report(Submitted(site=self.site.name, key=key, native_id=job.native_id))
 
@@ -147,7 +147,7 @@ class BatchSystem:
         if job is None or not self.reachable:
             return
         if job.over:
-            self._untold[key] = job  # the service does not know yet
+            self._unlisted[key] = job  # the service does not know yet
         else:
             self._end(job, "cancelled")
 
@@ -165,10 +165,10 @@ class BatchSystem:
             self._report(SiteSeen(site=site, answers=False, message="down" if self.down else "no answer"))
             return
         self._report(SiteSeen(site=site, answers=True))
-        if not self._untold:
+        if not self._unlisted:
             return
-        untold, self._untold = self._untold, {}
-        for key, job in untold.items():
+        unlisted, self._unlisted = self._unlisted, {}
+        for key, job in unlisted.items():
             if job.over or job.forgotten:
                 self._report(Gone(site=site, key=key, reason=job.reason or "not-listed"))
             elif not job.submitting:
@@ -176,7 +176,7 @@ class BatchSystem:
 
     def relist(self) -> None:
         """Report everything again with the next listing, for a service that has just started."""
-        self._untold = dict(self._jobs)
+        self._unlisted = dict(self._jobs)
 
     # --- reports of processes ----------------------------------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class BatchSystem:
         if self.reachable:
             self._report(Submitted(site=self.site.name, key=job.key, native_id=job.native_id))
         else:
-            self._untold[job.key] = job
+            self._unlisted[job.key] = job
 
     def _get_ready(self, job: _Job) -> None:
         if not job.over:
@@ -321,7 +321,7 @@ class BatchSystem:
                 )
             if job.slips:
                 job.forgotten = True
-                self._untold[job.key] = job
+                self._unlisted[job.key] = job
             self._start(job)
 
     def _start_again(self, job: _Job) -> None:
@@ -345,4 +345,4 @@ class BatchSystem:
         for process in list(job.instances.values()):
             process.kill()
         if not job.forgotten:  # else listings have missed it for long
-            self._untold[job.key] = job
+            self._unlisted[job.key] = job

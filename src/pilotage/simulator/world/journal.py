@@ -253,10 +253,10 @@ def _states(ledger: MemoryLedger) -> BookStates:
     packages: dict[tuple[str, str], str] = {}
     for job in sorted(ledger.find_rows(JobRow, having={}), key=lambda row: row.job):
         jobs[job.job] = job.state
-        untold = default_state(job)
+        default = default_state(job)
         for stage in ledger.stages_of(job.job_id):
             for place in shape_of(stage.shape, stage=stage.stage).after(None):
-                packages[job.job, place.dotted] = untold
+                packages[job.job, place.dotted] = default
         for (_, number, line, at), state in ledger.states(job.job_id):
             packages[job.job, f"{number}.{line}.{at}"] = state
     return BookStates(jobs=jobs, packages=packages)

@@ -431,7 +431,7 @@ class _Writer:
         options = (" NOOP" if declared.noop else "") + (" DONE" if declared.done else "")
         keyword = self._keyword(package)
         variables: dict[str, str] = {}
-        unsaid = self._of_its_stage(package)  # the activity that an importer infers if none is written
+        inferred = self._of_its_stage(package)  # the activity that an importer infers if none is written
         written = ""  # the activity that the node's submit file is named after
         if package.subjob:
             if not package.subjob.endswith(".dag"):
@@ -444,10 +444,10 @@ class _Writer:
             submit = self._submit_file(package, described)
             variables.update(described.variables)
             self._lines.append(f"{keyword} {name} {submit}{options}")
-            unsaid = activity_of_command(_command(package, name))
+            inferred = activity_of_command(_command(package, name))
             written = submit.removesuffix(".sub")
-        wanted = declared.activity or ("" if unsaid == package.activity else package.activity)
-        if wanted != ("" if written == unsaid else written):
+        wanted = declared.activity or ("" if inferred == package.activity else package.activity)
+        if wanted != ("" if written == inferred else written):
             self._say("activity", wanted, variables, place=package.path)
         self._say("name", package.name, variables, place=package.path)
         pairs = " ".join(variable(key, value) for key, value in variables.items())

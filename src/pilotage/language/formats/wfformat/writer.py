@@ -127,7 +127,7 @@ _WHOLE: dict[type[Value], str] = {
 _SAYS_NOTHING: tuple[Value, ...] = (Environment(), Retry(), Scripts())
 _NO_WORD = "WfFormat has no word for it"
 
-_UNSAID = frozenset(
+_INEXPRESSIBLE = frozenset(
     f"{_WORDS[kind]}.{field}" for kind in _WORDS for field in kind.__struct_fields__ if field not in _CARRIED[kind]
 ) | frozenset(_WHOLE.values())
 
@@ -137,12 +137,12 @@ _CHANGED = frozenset(
     | {"package.binaries", "resources.cores", "runtimeInSeconds", "sizeInBytes", "stage.each", "tasks"}
 )
 
-EXPORT_KEYWORDS = _UNSAID | _CHANGED
+EXPORT_KEYWORDS = _INEXPRESSIBLE | _CHANGED
 
 
-def note_unsaid(expansion: Expansion, losses: Losses) -> None:
+def note_inexpressible(expansion: Expansion, losses: Losses) -> None:
     """List all fields of a job that are set and that an export cannot express, once each."""
-    for keyword in _unsaid(expansion.definition):
+    for keyword in _inexpressible(expansion.definition):
         losses.add(keyword, _NO_WORD, file="")
     if any((segment.kinds & int(EdgeKind.AWAITED) == 0).any() for segment in expansion.graph.segments):
         losses.add("line.early_start", "a task follows its parents: nothing starts early", file="")
@@ -150,7 +150,7 @@ def note_unsaid(expansion: Expansion, losses: Losses) -> None:
         losses.add("output.name", "a pattern is no file: what will match is not known, the edge alone is kept", file="")
 
 
-def _unsaid(definition: Definition) -> Iterator[str]:
+def _inexpressible(definition: Definition) -> Iterator[str]:
     for _, value in values_in(definition):
         kind = type(value)
         if isinstance(value, Software):
@@ -159,13 +159,13 @@ def _unsaid(definition: Definition) -> Iterator[str]:
             if value not in _SAYS_NOTHING:
                 yield _WHOLE[kind]
         elif kind in _CARRIED:
-            for name, default in _unsaid_fields(kind):
+            for name, default in _inexpressible_fields(kind):
                 if getattr(value, name) != default:
                     yield f"{_WORDS[kind]}.{name}"
 
 
 @cache  # msgspec evaluates the annotations at each call
-def _unsaid_fields(kind: type[Value]) -> list[tuple[str, object]]:
+def _inexpressible_fields(kind: type[Value]) -> list[tuple[str, object]]:
     """The fields of a record that an export cannot express, with their defaults."""
     fields = [field for field in msgspec.structs.fields(kind) if field.name not in _CARRIED[kind]]
     # A mapping has a factory for its default, and says nothing when it is empty.
@@ -200,7 +200,7 @@ class _Writing:
     def instance(self) -> Json:
         """The whole document."""
         definition = self._expansion.definition
-        note_unsaid(self._expansion, self.losses)
+        note_inexpressible(self._expansion, self.losses)
         self._bridge_late_stages()
         specified: list[Json] = []
         executed: list[Json] = []
