@@ -54,7 +54,7 @@ class SmallService:
         )
         self._codec = Codec()
         self._committer = BatchCommitter(place.journal, clock=StandingClock(now), codec=self._codec)
-        site = Site(name="here", capacity=Capacity(cores_hundredths=1600), speed=speed)
+        self._site = site = Site(name="here", capacity=Capacity(cores_hundredths=1600), speed=speed)
         self._core = start_from(
             place.journal, self.jobs, sites=[site], settings=EngineSettings(), codec=self._codec, now=now
         )
@@ -133,7 +133,7 @@ class SmallService:
         assignment = self.assigned[package]
         at_work = self.jobs.get(assignment.ref.job)
         assert at_work is not None
-        at_work.work(assignment, self.manifests)
+        at_work.work(assignment, self.manifests, site=self._site)
         return assignment.ref
 
     def stage(self, ref: AttemptRef, files: Mapping[str, str]) -> tuple[OutputFile, ...]:

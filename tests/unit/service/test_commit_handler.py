@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.model.events.payloads import PhaseTimes
+from pilotage.model.events.payloads import PhaseTimes, PilotEnded
 from pilotage.model.exchange.operations import Hold, Kill, Release, Reschedule
 from pilotage.ports import MeasuredRun, RunKind
 from tests.kit.earlier_work import Place, place
@@ -157,6 +157,16 @@ def test_times_are_those_of_the_standard_platform_and_software_is_known_in_any_d
     assert list(here.index.mean_seconds(str(here.folder), "align").values()) == [10.0]
     assert [each.seconds for each in here.index.software_runs("align/2.1")] == [8.0, 12.0]
     assert here.index.software_runs("align/2.0") == []
+
+
+def test_the_speed_of_a_site_is_known_of_a_pilot_that_ends_with_its_package_too(here: Place) -> None:
+    service = SmallService(here, speed=2.0)
+    service.submit(SOFTWARE)
+    ref = service.work("1.1.1")
+    end = finished(service.stage(ref, {"out-1": "one"}), seconds=4.0)
+    service.exchange((ref, end), (None, PilotEnded(reason="ended")))
+    service.aftermath.stop()
+    assert [each.seconds for each in here.index.software_runs("align/2.1")] == [8.0]
 
 
 SIZED = """

@@ -54,7 +54,8 @@ class ActiveJob:
         self._numbers: dict[str, int] = {}  # of recently requested packages
         self._staged = staged
         self._kept = kept
-        self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...]]] = {}  # of running attempts
+        # Of running attempts: number, fields and inputs of the package, and the speed of the site, if known.
+        self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...], float | None]] = {}
         self._keys: dict[AttemptRef, str] = {}  # of those whose key was requested
         self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs without known checksums
         self._tree = tree
@@ -118,7 +119,7 @@ class ActiveJob:
         if work.pre or work.post:
             asked = [self._with_scripts_of_now(each) for each in asked]
         fields = fields_of(*asked)
-        self._asked[assignment.ref] = (number, fields, work.inputs)
+        self._asked[assignment.ref] = (number, fields, work.inputs, site.speed if site is not None else None)
         self._keys.pop(assignment.ref, None)
         if not is_complete(fields):
             unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
@@ -161,6 +162,11 @@ class ActiveJob:
         asked = self._asked.get(ref)
         return tuple(each.name for each in asked[2]) if asked is not None else ()
 
+    def speed(self, ref: AttemptRef) -> float | None:
+        """The speed of the site where an attempt runs; None if unknown."""
+        asked = self._asked.get(ref)
+        return asked[3] if asked is not None else None
+
     def input_bytes(self, ref: AttemptRef) -> int | None:
         """The size of the inputs of a running attempt, without its programs; None if any is unknown."""
         asked = self._asked.get(ref)
@@ -188,7 +194,7 @@ class ActiveJob:
 
     def made(self, ref: AttemptRef, manifest: Manifest) -> MadeWork:
         """The result of a granted attempt, for reuse by later runs."""
-        _, fields, _ = self._asked.pop(ref)
+        _, fields, *_ = self._asked.pop(ref)
         placed = self._placed.pop(ref, {})
         return MadeWork(
             key=self._keys.pop(ref, "") or key_of(fields),

@@ -297,9 +297,11 @@ class CommitHandler:
             return
         number = self._note_made(engine, at_work, ref, data.manifest)
         if number is not None:
-            # On the standard platform: at a site of speed 2 it would have taken twice as long.
-            pilot = engine.state.pilots.by_name.get(one.event.stream)
-            speed = pilot.site.site.speed if pilot is not None else 1.0
+            # On the standard platform: at a site of speed 2 it would have taken twice as long. Its pilot may have ended with it.
+            speed = at_work.speed(ref)
+            if speed is None:  # an earlier service assigned it
+                pilot = engine.state.pilots.by_name.get(one.event.stream)
+                speed = pilot.site.site.speed if pilot is not None else 1.0
             activity = template_of(engine.state.jobs.by_id[ref.job], number).activity
             self._note_run(at_work, ref, number, activity, data, speed=speed)
 
