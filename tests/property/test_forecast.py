@@ -257,7 +257,11 @@ def test_a_line_is_found_again_from_runs_on_it(sizes: list[int], base: int, per_
         assert len(set(sizes)) < len(sizes)
 
 
-@given(st.lists(st.tuples(st.one_of(st.integers(0, 2**50), st.none()), SECONDS), min_size=1, max_size=60), st.randoms())
+ANY_RUNS = st.lists(st.tuples(st.one_of(st.integers(0, 2**50), st.none()), SECONDS), min_size=1, max_size=60)
+ALIKE_RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3).map(float)), min_size=RUNS_MIN, max_size=20)
+
+
+@given(st.one_of(ANY_RUNS, ALIKE_RUNS), st.randoms())
 def test_an_estimate_is_of_the_measured_kind_and_never_falls_in_the_size(
     runs: list[tuple[int | None, float]], random: Random
 ) -> None:

@@ -81,11 +81,12 @@ def _agreement_variance(sizes: Floats, values: Floats) -> float:
     pairs = [float((t * (t - 1.0)).sum()) for t in ties]
     triples = [float((t * (t - 1.0) * (t - 2.0)).sum()) for t in ties]
     whole = n * (n - 1.0) * (2.0 * n + 5.0) - sum(float((t * (t - 1.0) * (2.0 * t + 5.0)).sum()) for t in ties)
-    return (
+    found = (
         whole / 18.0
         + pairs[0] * pairs[1] / (2.0 * n * (n - 1.0))
         + triples[0] * triples[1] / (9.0 * n * (n - 1.0) * (n - 2.0))
     )
+    return max(found, 0.0)  # of equal sizes it is 0, but for rounding
 
 
 def _quantile(values: Floats, share: float) -> float:

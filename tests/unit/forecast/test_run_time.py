@@ -79,6 +79,13 @@ def test_few_runs_and_runs_that_do_not_grow_with_their_inputs_have_a_mean() -> N
     assert not shrinking.by_size
 
 
+def test_equal_sizes_say_nothing_whatever_values_are_equal_too() -> None:
+    for count in range(RUNS_MIN, 40):
+        for different in range(1, 8):
+            found = size_estimate(np.full(count, MIB), (np.arange(count) % different).astype(np.float64))
+            assert not found.by_size
+
+
 def test_chance_is_seldom_taken_for_an_influence_of_sizes() -> None:
     random = np.random.default_rng(1)
     found = [size_estimate(random.random(RUNS_MIN), random.random(RUNS_MIN)).by_size for _ in range(1000)]
