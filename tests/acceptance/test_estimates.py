@@ -54,6 +54,8 @@ def test_a_plan_knows_from_two_runs_what_inputs_of_another_size_lead_to(place: P
     shown = place.run("plan", "job.yaml", "--all").stdout
     assert "1.95 MiB" in shown
     assert "Z to " in shown
+    place.run("run", "job.yaml")
+    assert (tmp_path / "1000.dat").stat().st_size == 2_048_000
 
 
 def test_the_status_of_a_package_tells_when_it_ran_by_the_clocks_of_its_node_too(place: Place, tmp_path: Path) -> None:

@@ -422,6 +422,20 @@ def test_run_times_and_memory_follow_the_sizes_of_inputs(here: Place) -> None:
     assert [stage.output_bytes for stage in found.stages] == pytest.approx([11 * MIB, 5.5 * MIB])
 
 
+def test_a_submitted_job_starts_from_run_times_by_the_sizes_of_its_inputs(here: Place) -> None:
+    assert here.prepare(STEPS).plan.earlier_run_times == ()
+    here.run(STEPS)
+    learn_steps(here)
+    here.index.note_times(str(here.folder), "steps", {"filter": (1, 1.0)})
+    here.write(a_raw="a" * (2 * MIB), b_raw="b" * (4 * MIB))
+    prepared = here.prepare(STEPS)
+    found = {each.activity: (each.mean_seconds, each.sd_seconds) for each in prepared.plan.earlier_run_times}
+    assert found == {"filter": (180.0, 60.0), "merge": (180.0, 0.0)}
+    assert prepared.origin.earlier_run_times == prepared.plan.earlier_run_times
+    stated = STEPS.replace("    run: filter {raw}\n", "    run: filter {raw}\n    run_time: 1h\n")
+    assert [each.activity for each in here.prepare(stated).plan.earlier_run_times] == ["merge"]
+
+
 def test_files_that_exist_have_their_own_size(here: Place) -> None:
     here.write(a_raw="a", b_raw="b")
     here.run(STEPS)
