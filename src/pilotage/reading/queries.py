@@ -22,7 +22,7 @@ from pilotage.book.query import (
     parse,
     resolve,
 )
-from pilotage.book.rows.rows import JobRow, NodeRow, PilotRow, SiteRow, StageRow, StateHistogram
+from pilotage.book.rows.rows import JobRow, NodeRow, PackageFacts, PilotRow, SiteRow, StageRow, StateHistogram
 from pilotage.book.statistics import statistics
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
@@ -338,8 +338,17 @@ class BookReader:
         rows = self._journal.pilots(after=after, limit=size)
         return ResultPage(rows, rows[-1].pilot if len(rows) == size else None)
 
-    def utc_offset(self, node: str | None) -> str:
-        """The offset of the clocks of a node from UTC, as its pilot last described it: `+02:00`; empty if unknown."""
+    def utc_offset(self, facts: PackageFacts | None) -> str:
+        """The offset from UTC of the clocks of a package's node, as a pilot last described it: `+02:00`; empty if unknown.
+
+        Until an attempt has ended, its node is that of its pilot.
+        """
+        if facts is None:
+            return ""
+        node, attempt = facts.node, facts.attempts.get(facts.attempt or 0)
+        if node is None and attempt is not None and attempt.pilot is not None:
+            pilot = self._journal.pilot(attempt.pilot)
+            node = pilot.node if pilot is not None else None
         row = self._journal.node(node) if node is not None else None
         said = _environment.decode(row.environment).get(UTC_OFFSET, "") if row is not None else ""
         return said if offset_minutes(said) is not None else ""

@@ -250,7 +250,7 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
     return PackageDetail(
         package=_views(services, [found], words=1, binaries=1, base_url=base_url)[0],
         attempts=attempt_views(found.facts, events),
-        utc_offset=services.reader.utc_offset(found.facts.node if found.facts is not None else None),
+        utc_offset=services.reader.utc_offset(found.facts),
     )
 
 
@@ -401,7 +401,7 @@ def _in_words(services: Services, found: ShownPackage, explanation: Explanation)
             explanation,
             started_at=facts.running_at,
             ended_at=ended_at if facts.state in _OVER else None,
-            utc_offset=services.reader.utc_offset(facts.node),
+            utc_offset=services.reader.utc_offset(facts),
         )
     attempts = found.facts.attempts if found.facts is not None else {}
     last = max((number for number, attempt in attempts.items() if attempt.finished_position is not None), default=None)
