@@ -55,6 +55,7 @@ OnDurable = Callable[[Checked, float], None]
 
 _EARLIER_SECONDS = 86400.0  # how long ago an earlier service ended
 _LOADED_EVERY = 8
+_IDLE_STEPS_MAX = 10  # of which nothing came, between two checks of the whole state
 _LOADED = Event(
     source="service",
     stream=ENGINE_STREAM,
@@ -121,6 +122,7 @@ class CheckedWorld:
         self._growth: dict[str, Growth] = {}  # by the durable events
         self._reserved: dict[tuple[str, str], str] = {}  # by job and address: the site
         self._planned: dict[str, float] = {}  # by site: when its last plan was made
+        self._idle_steps = 0  # since the state of the engine was checked
         self._acting: dict[AttemptRef, str] = {}  # by the engine of the last step
 
     # --- the run -----------------------------------------------------------------------------------------------------
@@ -253,11 +255,14 @@ class CheckedWorld:
             self.journal.append_late(events, self.schedule.now, generation=generation)
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """Check the whole state of the engine after each step."""
+        """Check the whole state of the engine after each step of which something came, and sometimes after another one."""
         plans = [each for each in _plans(core.engine) if self._planned.get(each.site) != each.made_at]
         self._planned |= {each.site: each.made_at for each in plans}
         self.observer.on_decided(outbox.events, self.schedule.now, reserved=self._reserved, plans=plans)
-        core.engine.sanity_check()
+        self._idle_steps += 1
+        if self._idle_steps >= _IDLE_STEPS_MAX or outbox.events or outbox.effects or outbox.answers or outbox.replies:
+            self._idle_steps = 0
+            core.engine.sanity_check()
         self._reserved = _reserved(core.engine)
         self._acting = abandoned_attempts(core.engine.state)
 
