@@ -6,9 +6,11 @@ Times are CPU seconds, the best of a few. A service with a thousand open jobs fo
 from __future__ import annotations
 
 import time
+from statistics import mean
 
 from bench.figures import Figures
 from pilotage.engine.engine import Engine
+from pilotage.engine.state.jobs import JobState
 from pilotage.language import plan_of, shapes_of
 from pilotage.language.folder import MemoryFolder
 from pilotage.language.load import load
@@ -48,43 +50,50 @@ WORLD = WorldFile(
     ),
     packages=PackagesWorld(run_time_factor=Factors(distribution="log-normal", median=1.0, sigma=0.4)),
 )
-MEASURED_SECONDS = 1500.0  # into the run: some pilots have started, some are queued
-FORECASTS = 10
-REPEATS = 60
+EVERY_SECONDS = 300.0
+"""Virtual time between two measurements: all times of a run count alike, from the first start of a pilot to the last package."""
+FORECASTS = 5
+REPEATS = 12
 A_MINUTE = 1000
 
 
 class Measured(JobSimulation):
-    """A run in the middle of which forecasts are made, again and again."""
+    """A run in which forecasts are made, again and again."""
 
-    seconds = 0.0  # of one forecast
+    def __init__(self, subject: Subject) -> None:
+        """Nothing is measured yet."""
+        super().__init__(subject, seed=1, settings=usual_settings(WORLD))
+        self.seconds: list[float] = []  # of one forecast, at different times
+        self._measured_at = START
 
     def start(self, now: float) -> Core:
         """A core that forecasts."""
         return Core(self.new_engine(now))
 
     def stepped(self, core: Core, outbox: Outbox) -> None:
-        """Measure once."""
-        if not self.seconds and self.schedule.now - START > MEASURED_SECONDS:
-            self.seconds = min(_forecast_seconds(core.engine) for _ in range(REPEATS))
+        """Measure from time to time."""
+        engine = core.engine
+        job = engine.state.jobs.by_id.get(JOB)
+        if job is not None and self.schedule.now - self._measured_at >= EVERY_SECONDS:
+            self._measured_at = self.schedule.now
+            if engine.state.forecasts.expectation(job) is not None:
+                self.seconds.append(min(_forecast_seconds(engine, job) for _ in range(REPEATS)))
         super().stepped(core, outbox)
 
 
-def _forecast_seconds(engine: Engine) -> float:
-    forecasts, job = engine.state.forecasts, engine.state.jobs.by_id[JOB]
-    assert forecasts.expectation(job) is not None
+def _forecast_seconds(engine: Engine, job: JobState) -> float:
     started = time.process_time()
     for _ in range(FORECASTS):
-        forecasts.expectation(job)
+        engine.state.forecasts.expectation(job)
     return (time.process_time() - started) / FORECASTS
 
 
-def measured(document: str) -> float:
-    """CPU seconds of one forecast of a job."""
+def measured(document: str) -> list[float]:
+    """CPU seconds of one forecast of a job, at different times of a run."""
     loaded = load(document.encode(), file="job.yaml", folder=MemoryFolder({})).job()
     registered = JobRegistered(owner="ada", name="job", stages=shapes_of(loaded.expansion))
     subject = Subject(plan=plan_of(loaded.expansion), registered=registered, sites=SITES, world=WORLD)
-    run = Measured(subject, seed=1, settings=usual_settings(WORLD))
+    run = Measured(subject)
     run.run()
     return run.seconds
 
@@ -95,8 +104,9 @@ def main() -> None:
     print("forecasts of the ends of jobs")
     for name, document in DOCUMENTS.items():
         seconds = measured(document)
-        figures.show(f"one forecast, {name}", 1000.0 * seconds, "ms", bound=3.0)
-        figures.show(f"1,000 a minute, {name}", 100.0 * A_MINUTE * seconds / 60.0, "% of a core", bound=5.0)
+        figures.show(f"one forecast, {name}", 1000.0 * mean(seconds), "ms", bound=1.2)
+        figures.show(f"  the slowest of {len(seconds)}", 1000.0 * max(seconds), "ms", bound=2.0)
+        figures.show(f"1,000 a minute, {name}", 100.0 * A_MINUTE * mean(seconds) / 60.0, "% of a core", bound=2.0)
     figures.done()
 
 

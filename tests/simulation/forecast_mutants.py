@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine import restore
 from pilotage.engine.decisions import forecasts
@@ -29,7 +27,7 @@ def the_bounds_of_a_forecast_are_exchanged(patch: Patch) -> None:
     def expectation(self: Forecasts, job: JobState) -> Expectation | None:
         if (found := expected(self, job)) is None:
             return None
-        left = replace(found.left, low_seconds=found.left.high_seconds, high_seconds=found.left.low_seconds)
+        left = found.left._replace(low_seconds=found.left.high_seconds, high_seconds=found.left.low_seconds)
         return found._replace(left=left)
 
     patch.setattr(Forecasts, "expectation", expectation)

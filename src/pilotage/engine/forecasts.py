@@ -148,13 +148,13 @@ class Forecasts:
             return None
         groups, group_of = self._groups(job, work, usual)
         sites = [site for site in self._placement.possible_sites(queue) if site.known and not site.removed]
-        of = [group_of[kind] for kind in active.kinds]
-        elapsed = [spent / speed for spent, speed in zip(active.spent_seconds, active.speeds, strict=True)]
-        running = some_running(of, elapsed, active.speeds)
-        waiting = groups_with(groups, work, group_of, of)
+        elapsed: dict[tuple[int, float], list[float]] = {}
+        for (kind, speed), spent in active.items():
+            elapsed.setdefault((group_of[kind], speed), []).extend([each / speed for each in spent])
+        running = some_running(elapsed)
         total = math.fsum(each.packages * (each.expected.mean_seconds or usual) for each in work)
         self._work_seconds[job] = total
-        waiting = self._with_rivals(job, waiting, total)
+        waiting = self._with_rivals(job, groups, total)
         free, queued = self._slots(job, queue, sites, usual)
         left = time_left(waiting, running=running, free=free, queued=queued)
         return Expectation(left, packages, _basis(work)) if left is not None else None
@@ -176,7 +176,7 @@ class Forecasts:
         return next(iter(job.classes.values()), None)
 
     def _groups(self, job: JobState, work: Sequence[KindWork], usual: float) -> tuple[list[WorkGroup], dict[int, int]]:
-        """The groups of packages in the order of their levels, and the group of each kind; all packages are waiting."""
+        """The groups of packages in the order of their levels, without those that run, and the group of each kind."""
         order = self._order(job)
         templates = job.plan.templates
         ordered = sorted(
@@ -186,9 +186,12 @@ class Forecasts:
             ),
         )  # fmt: skip
         apart = len(ordered) <= GROUPS_MAX
-        levels = sorted({order.levels[each.kind] for each in ordered})
-        chunk = {level: at * min(GROUPS_MAX, len(levels)) // len(levels) for at, level in enumerate(levels)}
-        group_of = {each.kind: at if apart else chunk[order.levels[each.kind]] for at, each in enumerate(ordered)}
+        if apart:
+            group_of = {each.kind: at for at, each in enumerate(ordered)}
+        else:
+            levels = sorted({order.levels[each.kind] for each in ordered})
+            chunk = {level: at * min(GROUPS_MAX, len(levels)) // len(levels) for at, level in enumerate(levels)}
+            group_of = {each.kind: chunk[order.levels[each.kind]] for each in ordered}
         members: dict[int, list[KindWork]] = {}
         for each in ordered:
             members.setdefault(group_of[each.kind], []).append(each)
@@ -198,11 +201,10 @@ class Forecasts:
             one, other = group_of.get(before), group_of.get(consumer)
             if one is not None and other is not None and one < other:
                 (after if whole and apart else follows).setdefault(other, set()).add(one)
-        finals = {each.kind for each in work if job.plan.templates[each.kind].final}
         groups = []
         for number, kinds in members.items():
             # A final package waits until all others are over.
-            all_before = range(number) if apart and kinds[0].kind in finals else ()
+            all_before = range(number) if apart and templates[kinds[0].kind].final else ()
             needed = after.get(number, set()) | set(all_before)
             groups.append(_group(kinds, order.levels, usual, after=needed, follows=follows.get(number, set()) - needed))
         return groups, group_of
@@ -212,8 +214,6 @@ class Forecasts:
 
         Jobs of one priority share the slots: until this job is over, each of the others has got as much, or all that it needs.
         """
-        import dataclasses
-
         self._look_at_rivals()
         others = 0.0
         for priority, (sizes, sums) in self._rivals.items():
@@ -229,7 +229,7 @@ class Forecasts:
         if first is None:
             return groups
         more = groups[first].packages + others / groups[first].seconds
-        return [dataclasses.replace(each, packages=more) if at == first else each for at, each in enumerate(groups)]
+        return [each._replace(packages=more) if at == first else each for at, each in enumerate(groups)]
 
     def _look_at_rivals(self) -> None:
         if self._clock.now < self._rivals_at + KEPT_SECONDS:
@@ -355,20 +355,6 @@ class NoForecasts(Forecasts):
         return None
 
 
-def groups_with(
-    groups: Sequence[WorkGroup], work: Sequence[KindWork], group_of: dict[int, int], running: Sequence[int]
-) -> list[WorkGroup]:
-    """The groups without the packages that run."""
-    import dataclasses
-
-    counts = [0.0] * len(groups)
-    for each in work:
-        counts[group_of[each.kind]] += each.packages
-    for number in running:
-        counts[number] -= 1.0
-    return [dataclasses.replace(group, packages=max(0.0, count)) for group, count in zip(groups, counts, strict=True)]
-
-
 def _group(
     kinds: Sequence[KindWork], levels: Sequence[int], usual: float, *, after: set[int], follows: set[int]
 ) -> WorkGroup:
@@ -393,7 +379,7 @@ def _group(
         paths[level] = max(paths.get(level, 0.0), seconds)
     spread = math.sqrt(max(squares - mean**2, 0.0)) / mean
     return WorkGroup(
-        packages=float(packages),
+        packages=float(max(0, packages - sum(each.running for each in kinds))),  # a package may run twice
         seconds=mean,
         spread=round(spread, 2),
         mean_sd=uncertain / mean,
@@ -418,9 +404,9 @@ def _with_running(work: list[KindWork], running: RunningPackages) -> list[KindWo
     if not few:
         return work
     spent: dict[int, list[float]] = {kind: [] for kind in few}
-    for kind, seconds in zip(running.kinds, running.spent_seconds, strict=True):
+    for (kind, _), seconds in running.items():
         if kind in few:
-            spent[kind].append(seconds)
+            spent[kind] += seconds
     return [_lengthened(each, spent[each.kind]) if each.kind in few else each for each in work]
 
 
@@ -433,7 +419,7 @@ def _lengthened(work: KindWork, elapsed_seconds: Sequence[float]) -> KindWork:
         observed=known.observed,
         mean_seconds=known.mean_seconds,
         sd_seconds=known.sd_seconds if known.known == "observed" else _DOCUMENT_SD * known.mean_seconds,
-        elapsed_seconds=np.array(elapsed_seconds),
+        elapsed_seconds=elapsed_seconds,
     )
     return work._replace(expected=known._replace(mean_seconds=mean, sd_seconds=sd))
 

@@ -145,14 +145,33 @@ class Today:
 
         Each row is of one day, each column of one pilot, whose elapsed time is negative before its submission.
         """
+        return self.of_runs(days).start_latencies(uniforms, elapsed_seconds)
+
+    def of_runs(self, days: ArrayLike) -> RunDays:
+        """The days of some runs, for whoever asks about the same runs again and again."""
         chosen = np.asarray(days)
-        ratios, factors = self.fault_ratios[chosen, None], self.factors[chosen, None]
-        scaled = elapsed_seconds / factors
-        waited = np.searchsorted(self.quantiles_seconds, scaled, side="right") / len(self.quantiles_seconds)
-        waited *= 1.0 - ratios
-        target = (waited + uniforms * (1.0 - waited)) / np.maximum(1.0 - ratios, 1e-12)
-        place = np.minimum((target * len(self.quantiles_seconds)).astype(np.int64), len(self.quantiles_seconds) - 1)
-        return np.where(target < 1.0, np.maximum(self.quantiles_seconds[place], scaled) * factors, np.inf)
+        starts = np.maximum(1.0 - self.fault_ratios[chosen, None], 1e-12)
+        return RunDays(self.quantiles_seconds, self.factors[chosen, None], starts)
+
+
+@dataclass(frozen=True, eq=False)
+class RunDays:
+    """The day of each of some runs: the factor on its latencies, and the share of its pilots that start, as columns."""
+
+    quantiles_seconds: Floats
+    factors: Floats
+    starts: Floats
+
+    def start_latencies(self, uniforms: Floats, elapsed_seconds: Floats) -> Floats:
+        """Latencies that uniform numbers stand for, of pilots that have waited for some time already; infinite for a fault."""
+        quantiles = self.quantiles_seconds
+        scaled = elapsed_seconds / self.factors
+        waited = quantiles.searchsorted(scaled, side="right") * (self.starts / len(quantiles))
+        target = (waited + uniforms * (1.0 - waited)) / self.starts
+        found = quantiles.take((target * len(quantiles)).astype(np.intp), mode="clip")
+        found = np.maximum(found, scaled) * self.factors
+        found[target >= 1.0] = np.inf
+        return found
 
 
 def possible_days(latency: LatencyDistribution, *, drift: Drift) -> Today:

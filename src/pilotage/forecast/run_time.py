@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -10,9 +11,14 @@ import numpy as np
 
 from pilotage.forecast.steps import Floats
 
-_ROUNDS = 5
-_RUNNING_MAX = 12  # packages that stand for all that run
-_SPREAD_MIN = 0.01
+_ROUNDS_MAX = 8
+_PRECISION = 0.01  # of the mean
+_RUNNING_MAX = 6  # that are looked at one by one
+_PART_MIN = 2  # of the longest, where there are more
+_SPREAD_MIN, _SIGMA_MAX = 0.01, 1.5
+_FAR = 3.5  # standard deviations beyond which a tail is approximated
+_PER_SIGMA = math.sqrt(0.5)
+_DENSITY = math.sqrt(2.0 / math.pi)  # of a normal variable at 0, for two tails
 
 RUNS_MIN = 8
 """Fewer measured runs than this say nothing about the influence of sizes."""
@@ -94,50 +100,91 @@ def _quantile(values: Floats, share: float) -> float:
 
 
 def with_running(
-    *, observed: float, mean_seconds: float, sd_seconds: float, elapsed_seconds: Floats
+    *, observed: float, mean_seconds: float, sd_seconds: float, elapsed_seconds: Sequence[float]
 ) -> tuple[float, float]:
     """Mean and standard deviation of log-normal run times, of finished packages and of some that run for so long already.
 
-    Each running package counts with its expected run time, given that it is longer than it has been so far; that depends on the
-    result, and is repeated until it hardly changes (expectation maximisation).
+    Those that run are known to be longer than they have been so far (censored): the likeliest distribution is found by Newton's steps
+    in 1 / sigma and mu / sigma, in which the logarithm of the likelihood is concave (Olsen 1978).
     """
-    weight = 1.0
-    if len(elapsed_seconds) > _RUNNING_MAX:
-        parts = np.linspace(0, len(elapsed_seconds) - 1, _RUNNING_MAX).astype(np.int64)
-        weight = len(elapsed_seconds) / _RUNNING_MAX
-        elapsed_seconds = np.sort(elapsed_seconds)[parts]
-    squares = observed * (mean_seconds**2 + sd_seconds**2)
-    seconds, count = observed * mean_seconds, observed + weight * len(elapsed_seconds)
-    mean, sd = mean_seconds, sd_seconds
-    elapsed = np.log(np.maximum(elapsed_seconds, 1e-9))
-    for _ in range(_ROUNDS):
-        sigma = math.sqrt(math.log1p(max(sd / mean, _SPREAD_MIN) ** 2))
-        begun = (elapsed - math.log(mean) + 0.5 * sigma**2) / sigma
-        left = np.maximum(cdf(-begun), 1e-12)
-        # Moments of a log-normal variable above a bound; far beyond the distribution it is the bound itself.
-        first = np.maximum(mean * np.minimum(cdf(sigma - begun) / left, 1e6), elapsed_seconds)
-        second = np.maximum(mean**2 * math.exp(sigma**2) * cdf(2.0 * sigma - begun) / left, first**2)
-        far = begun > 3.5
-        first = np.where(far, elapsed_seconds, first)
-        second = np.where(far, elapsed_seconds**2, second)
-        mean = (seconds + weight * float(first.sum())) / count
-        sd = math.sqrt(max((squares + weight * float(second.sum())) / count - mean**2, 0.0))
-    return mean, sd
+    known = math.log1p(max(sd_seconds / mean_seconds, _SPREAD_MIN) ** 2)
+    middle = (
+        math.log(mean_seconds) - 0.5 * known
+    )  # of the logarithms of finished packages; all logarithms are from here
+    running = [(math.log(max(each, 1e-9)) - middle, weight) for each, weight in _parts(elapsed_seconds)]
+    place, scale = 0.0, 1.0 / math.sqrt(known)  # mu / sigma and 1 / sigma
+    least = (observed * mean_seconds + math.fsum(elapsed_seconds)) / (observed + len(elapsed_seconds))
+    mean = mean_seconds
+    for _ in range(_ROUNDS_MAX):
+        by_place, by_scale = -observed * place, observed / scale - observed * scale * known
+        twice_place, both, twice_scale = -observed, 0.0, -observed / (scale * scale) - observed * known
+        for log, weight in running:
+            at = scale * log - place
+            rate = _hazard(at)
+            change = weight * rate * (rate - at)
+            rate *= weight
+            by_place += rate
+            by_scale -= rate * log
+            twice_place -= change
+            both += change * log
+            twice_scale -= change * log * log
+        area = twice_place * twice_scale - both * both
+        place -= (by_place * twice_scale - by_scale * both) / area
+        scale = max(scale - (by_scale * twice_place - by_place * both) / area, 0.3 * scale, 1.0 / _SIGMA_MAX)
+        before, mean = mean, math.exp(middle + place / scale + 0.5 / (scale * scale))
+        if abs(mean - before) < _PRECISION * mean:
+            break
+    return max(mean, least), mean * math.sqrt(math.expm1(1.0 / (scale * scale)))
 
 
-# The normal distribution of whole arrays, from a table: good to a thousandth, and quick.
+def _hazard(at: float) -> float:
+    """Density of a normal variable by the probability of a larger value."""
+    if at > _FAR:
+        return at + 1.0 / (at + 2.0 / at)
+    return _DENSITY * math.exp(-0.5 * at * at) / math.erfc(at * _PER_SIGMA)
 
-_GRID = np.linspace(-4.0, 4.0, 801)
+
+def expected_rest(*, mean_seconds: float, spread: float, elapsed_seconds: float) -> float:
+    """How long a package takes yet that runs for so long already; run times are log-normal, `spread` is their deviation by the mean."""
+    variance = math.log1p(max(spread, _SPREAD_MIN) ** 2)
+    sigma = math.sqrt(variance)
+    begun = math.log(max(elapsed_seconds, 1e-9) / mean_seconds) / sigma + 0.5 * sigma
+    if begun > _FAR:
+        return sigma * elapsed_seconds / begun  # the tail falls about so fast there
+    left = math.erfc(begun * _PER_SIGMA)
+    return max(mean_seconds * math.erfc((begun - sigma) * _PER_SIGMA) / left - elapsed_seconds, 0.0)
+
+
+def _parts(elapsed_seconds: Sequence[float]) -> list[tuple[float, float]]:
+    """Some times that stand for all, and for how many: the longest say most, so the parts grow from the longest on."""
+    ordered = sorted(elapsed_seconds, reverse=True)
+    if len(ordered) <= _RUNNING_MAX:
+        return [(each, 1.0) for each in ordered]
+    found = []
+    first, last = 0, _PART_MIN
+    while first < len(ordered):
+        part = ordered[first:last]
+        found.append((sum(part) / len(part), float(len(part))))
+        first, last = last, 2 * last
+    return found
+
+
+# The normal distribution of whole arrays, from tables: good to some thousandths, and quick.
+
+_PER_UNIT, _LIMIT = 128, 4
+_GRID = np.arange(-_LIMIT * _PER_UNIT, _LIMIT * _PER_UNIT + 1) / _PER_UNIT
 _CHANCES = np.array([NormalDist().cdf(float(each)) for each in _GRID])
+_PARTS = 1 << 14
+_VALUES = np.interp((np.arange(_PARTS) + 0.5) / _PARTS, _CHANCES, _GRID)
 
 
 def cdf(at: Floats) -> Floats:
     """The probability of a smaller value."""
-    found: Floats = np.interp(at, _GRID, _CHANCES)
+    found: Floats = _CHANCES.take((at * _PER_UNIT + (_LIMIT * _PER_UNIT + 0.5)).astype(np.intp), mode="clip")
     return found
 
 
 def inverse_cdf(chances: Floats) -> Floats:
-    """The value that is not exceeded with a probability; at most 4."""
-    found: Floats = np.interp(chances, _CHANCES, _GRID)
+    """The value that is not exceeded with a probability between 0 and 1, both excluded; at most 4."""
+    found: Floats = _VALUES.take((chances * _PARTS).astype(np.intp), mode="clip")
     return found

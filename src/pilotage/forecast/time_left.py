@@ -8,36 +8,34 @@ is solved wave by wave instead of package by package, so that a job of a million
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.forecast.completion import uniforms
-from pilotage.forecast.conditioning import Today
-from pilotage.forecast.run_time import cdf, inverse_cdf
+from pilotage.forecast.conditioning import RunDays, Today
+from pilotage.forecast.run_time import cdf, expected_rest, inverse_cdf
 from pilotage.forecast.steps import Floats
 
 RUNS = 32
 """Possible runs that are followed."""
-SLOTS_MAX = 24
+SLOTS_MAX = 16
 """Slots that are followed one by one; where there are more, neighbours in time are taken together."""
-RUNNING_MAX = 12
+RUNNING_MAX = 8
 """The same of slots with running packages."""
 MODEL_SD = 0.06
 """Standard deviation of the logarithm of the time left that no part of the model stands for."""
 _QUANTILES = (0.05, 0.5, 0.95)
-_PLACES = (np.arange(RUNS) + 0.5) / RUNS  # of the runs, in the order of their ends
 _PARTS = 4  # of the time in which packages begin
-_PART_MIDDLES = (np.arange(_PARTS) + 0.5) / _PARTS
+_PARTS_AND_LAST = np.array([*((part + 0.5) / _PARTS for part in range(_PARTS)), 1.0])
+_WAVES_MIN = 5.0  # from so many waves on, slots that differ are free at any moment
 _AGAIN = 2.0  # a pilot that never starts is missed, and requested again: so many of the longest latencies later
 
 
-@dataclass(frozen=True)
-class WorkGroup:
+class WorkGroup(NamedTuple):
     """Packages that are alike: how many wait to be started, and how long each takes.
 
     The run time is in seconds of a host of speed 1: its mean, the standard deviation between packages by that mean (`spread`),
@@ -54,40 +52,41 @@ class WorkGroup:
     follows: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class RunningSlots:
-    """Slots with a package of the job: its group, how long it runs already, and the speed of its host.
+class RunningSlots(NamedTuple):
+    """Slots with a package of the job, by group: how long it runs already, and the speed of its host.
 
     Each stands for as many slots as its size; `some_running` makes few of many.
     """
 
-    groups: NDArray[np.int64]
+    groups: tuple[int, ...]
     elapsed_seconds: Floats
     speeds: Floats
     sizes: Floats
+    count: int
 
 
-def some_running(groups: Sequence[int], elapsed_seconds: Sequence[float], speeds: Sequence[float]) -> RunningSlots:
-    """Running slots, in at most as many columns as are followed: neighbours by group and elapsed time are taken together."""
-    count = len(groups)
-    if count <= RUNNING_MAX:
-        return RunningSlots(np.array(groups, np.int64), np.array(elapsed_seconds), np.array(speeds), np.ones(count))
-    alike: dict[tuple[int, float], list[float]] = {}
-    for group, elapsed, speed in zip(groups, elapsed_seconds, speeds, strict=True):
-        alike.setdefault((group, speed), []).append(elapsed)
-    columns: list[tuple[int, float, float, float]] = []
-    for (group, speed), waits in alike.items():
-        waits.sort()
-        parts = max(1, RUNNING_MAX * len(waits) // count)
-        cuts = [at * len(waits) // parts for at in range(parts + 1)]
-        for first, last in pairwise(cuts):
-            columns.append((group, sum(waits[first:last]) / (last - first), speed, float(last - first)))
-    of, means, fast, sizes = zip(*columns, strict=True)
-    return RunningSlots(np.array(of, np.int64), np.array(means), np.array(fast), np.array(sizes))
+def some_running(elapsed_seconds: Mapping[tuple[int, float], Sequence[float]]) -> RunningSlots:
+    """Running slots by group and speed, in few columns: neighbours by elapsed time are taken together."""
+    count = sum(map(len, elapsed_seconds.values()))
+    groups: list[int] = []
+    means: list[float] = []
+    speeds: list[float] = []
+    sizes: list[float] = []
+    for (group, speed), elapsed in sorted(elapsed_seconds.items()):
+        ordered = sorted(elapsed)
+        parts = len(ordered) if count <= RUNNING_MAX else max(1, RUNNING_MAX * len(ordered) // count)
+        first = 0
+        for part in range(1, parts + 1):
+            last = part * len(ordered) // parts
+            groups.append(group)
+            means.append(sum(ordered[first:last]) / (last - first))
+            speeds.append(speed)
+            sizes.append(float(last - first))
+            first = last
+    return RunningSlots(tuple(groups), np.array(means), np.array(speeds), np.array(sizes), count)
 
 
-@dataclass(frozen=True, eq=False)
-class FreeSlots:
+class FreeSlots(NamedTuple):
     """Slots that become free after some time, each of some size, and the speed of its host."""
 
     after_seconds: Floats
@@ -95,8 +94,7 @@ class FreeSlots:
     speeds: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class QueuedSlots:
+class QueuedSlots(NamedTuple):
     """Slots of pilots that wait in the queue of one site; `today` are the possible days there."""
 
     today: Today
@@ -106,8 +104,7 @@ class QueuedSlots:
     start_cost_seconds: float
 
 
-@dataclass(frozen=True)
-class TimeLeft:
+class TimeLeft(NamedTuple):
     """Seconds until a job is over: mean, median, and an interval that holds nine of ten."""
 
     mean_seconds: float
@@ -120,90 +117,131 @@ def time_left(
     groups: Sequence[WorkGroup], *, running: RunningSlots, free: FreeSlots, queued: Sequence[QueuedSlots]
 ) -> TimeLeft | None:
     """How long a job takes from now; None where no slot is there or will come. Groups come after those they wait for."""
-    factors = _run_factors(groups)
-    busy, ends = _running(groups, running, factors)
+    logs = _run_logarithms(groups)
+    if running.groups and all(groups[at].packages >= _WAVES_MIN * running.count for at in running.groups):
+        # When each of them ends makes no difference to packages that far behind them.
+        free, running = _expected_to_end(groups, running, free), some_running({})
+    busy, ends = _running(groups, running, logs)
     slots = _joined(busy, running, free, queued)
     if slots is None and any(group.packages for group in groups):
         return None
-    over = _follow(groups, factors, slots, ends)
-    over *= np.exp(MODEL_SD * _normals(1, stream=11)[:, 0])
-    ordered = np.sort(over)
-    low, median, high = np.interp(_QUANTILES, _PLACES, ordered).tolist()
-    return TimeLeft(float(over.mean()), median, low, high)
+    over = _follow(groups, np.exp(logs), slots, ends)
+    ordered = sorted((over * _model_factors()).tolist())
+    low, median, high = (_quantile(ordered, share) for share in _QUANTILES)
+    return TimeLeft(math.fsum(ordered) / RUNS, median, low, high)
 
 
-@dataclass(frozen=True, eq=False)
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """A quantile of the runs, each of which stands in the middle of its part."""
+    place = share * RUNS - 0.5
+    at = int(place)
+    return ordered[at] + (place - at) * (ordered[at + 1] - ordered[at])
+
+
 class _Slots:
-    ready: Floats  # rows of runs
-    sizes: Floats
-    speeds: Floats
+    """All slots, in few columns: when each is free in each run, for how many it stands, and the speed of its host."""
+
+    __slots__ = ("power", "powers", "ready", "sizes", "speeds", "total")
+
+    def __init__(self, ready: Floats, sizes: Floats, speeds: Floats) -> None:
+        self.ready, self.sizes, self.speeds = ready, sizes, speeds
+        self.powers = sizes * speeds
+        self.power, self.total = float(self.powers.sum()), float(sizes.sum())
 
 
-def _run_factors(groups: Sequence[WorkGroup]) -> Floats:
-    """By run and group, the factor on the run time of its packages together: its median is 1, and groups vary independently.
+def _run_logarithms(groups: Sequence[WorkGroup]) -> Floats:
+    """By group and run, the logarithm of the factor on the run time of its packages together: groups vary independently.
 
     The mean is uncertain, and so many packages differ from it by chance.
     """
-    sds = np.array([math.hypot(group.mean_sd, group.spread / math.sqrt(max(group.packages, 1.0))) for group in groups])
-    found: Floats = np.exp(sds * _normals(len(groups), stream=12))
+    sds = [math.hypot(group.mean_sd, group.spread / math.sqrt(max(group.packages, 1.0))) for group in groups]
+    found: Floats = np.array(sds)[:, None] * _group_normals(len(groups))
     return found
 
 
-def _running(groups: Sequence[WorkGroup], running: RunningSlots, factors: Floats) -> tuple[Floats, list[Floats]]:
+def _expected_to_end(groups: Sequence[WorkGroup], running: RunningSlots, free: FreeSlots) -> FreeSlots:
+    """Free slots, and those with running packages after the rest that is expected of them."""
+    rests = [
+        expected_rest(mean_seconds=groups[at].seconds / speed, spread=groups[at].spread, elapsed_seconds=elapsed)
+        for at, speed, elapsed in zip(
+            running.groups, running.speeds.tolist(), running.elapsed_seconds.tolist(), strict=True
+        )
+    ]
+    return FreeSlots(
+        np.concatenate([free.after_seconds, rests]),
+        np.concatenate([free.sizes, running.sizes]),
+        np.concatenate([free.speeds, running.speeds]),
+    )
+
+
+def _running(groups: Sequence[WorkGroup], running: RunningSlots, logs: Floats) -> tuple[Floats, list[Floats]]:
     """When running packages end, given how long they have run; and the last end of each group."""
-    zero = np.zeros(RUNS)
-    if not len(running.groups):
-        return np.zeros((RUNS, 0)), [zero] * len(groups)
-    of = running.groups
-    seconds = np.array([group.seconds for group in groups])
-    sigmas = np.array([math.sqrt(math.log1p(group.spread**2)) for group in groups])
-    sigma = np.maximum(sigmas[of], 1e-3)
-    mean = factors[:, of] * (seconds[of] / running.speeds)
+    ends = [_zeros()] * len(groups)
+    if not running.groups:
+        return np.zeros((RUNS, 0)), ends
+    of = list(running.groups)
+    sigma = np.array([max(math.sqrt(math.log1p(groups[at].spread ** 2)), 1e-3) for at in of])
+    mean = np.array([groups[at].seconds for at in of]) / running.speeds
     # A log-normal run time, known to be longer than it has been so far.
-    shift = np.log(np.maximum(running.elapsed_seconds, 1e-9)) - np.log(mean) + 0.5 * sigma**2
-    begun = cdf(shift / sigma)
-    # For each column the end of one of its slots, and of the last of them.
-    chances = _one_and_last(tuple(running.sizes.tolist()))
-    known = np.minimum(begun + chances * (1.0 - begun), 0.99997)
-    total = mean * np.exp(sigma * inverse_cdf(known) - 0.5 * sigma**2)
-    each, lasts = np.maximum(total - running.elapsed_seconds, 0.0)
-    ends = [lasts[:, of == number].max(axis=1) if (of == number).any() else zero for number in range(len(groups))]
-    return each, ends
+    factors = logs[of].T - 0.5 * sigma * sigma
+    begun = cdf((np.log(np.maximum(running.elapsed_seconds, 1e-9) / mean) - factors) / sigma)
+    each = _ends_of(begun, factors, sigma, _uniforms(len(of), stream=13)) * mean - running.elapsed_seconds
+    lasts = each
+    if len(of) < running.count:  # the last of several slots in one column
+        chances = np.exp(_log_uniforms(len(of), stream=13) / running.sizes)
+        lasts = _ends_of(begun, factors, sigma, chances) * mean - running.elapsed_seconds
+    firsts = [at for at, group in enumerate(of) if not at or of[at - 1] != group]
+    for at, last in zip(firsts, np.maximum.reduceat(lasts, firsts, axis=1).T, strict=True):
+        ends[of[at]] = np.maximum(last, 0.0)
+    return np.maximum(each, 0.0), ends
+
+
+def _ends_of(begun: Floats, factors: Floats, sigma: Floats, chances: Floats) -> Floats:
+    found: Floats = np.exp(sigma * inverse_cdf(begun + chances * (1.0 - begun)) + factors)
+    return found
 
 
 def _joined(busy: Floats, running: RunningSlots, free: FreeSlots, queued: Sequence[QueuedSlots]) -> _Slots | None:
     """All slots, in few columns."""
-    times = [busy, np.broadcast_to(free.after_seconds, (RUNS, len(free.after_seconds)))]
-    sizes, fast = [running.sizes, free.sizes], [running.speeds, free.speeds]
+    times, sizes, fast = [busy], [running.sizes], [running.speeds]
+    if len(free.sizes):
+        times.append(free.after_seconds + _zeros()[:, None])
+        sizes.append(free.sizes)
+        fast.append(free.speeds)
     for number, site in enumerate(queued):
         times.append(_starts(site, stream=20 + number))
         sizes.append(site.sizes)
         fast.append(np.full(len(site.sizes), site.speed))
     ready, weights, speed = np.concatenate(times, axis=1), np.concatenate(sizes), np.concatenate(fast)
-    if not len(weights):
+    count = len(weights)
+    if not count:
         return None
-    if len(weights) <= SLOTS_MAX:
+    if count <= SLOTS_MAX:
         return _Slots(ready, weights, speed)
-    order = np.argsort(ready.mean(axis=0), kind="stable")
-    cuts = np.linspace(0, len(order), SLOTS_MAX + 1).astype(np.int64)[:-1]
-    together = np.add.reduceat(weights[order], cuts)
+    sums = np.add.reduce(ready, axis=0)
+    order = np.argsort(sums, kind="stable")
+    weights, speed = weights[order], speed[order]
+    cuts = [part * count // SLOTS_MAX for part in range(SLOTS_MAX)]
+    # Slots that come much later are not taken together with those before them.
+    gap = 1 + int(np.diff(sums[order]).argmax())
+    cuts[min(range(1, SLOTS_MAX), key=lambda part: abs(cuts[part] - gap))] = gap
+    together = np.add.reduceat(weights, cuts)
     # Each row sorted by itself: the first slots of one run are together with the first of another.
     rows = np.sort(ready, axis=1) if np.ptp(weights) == 0.0 else ready[:, order]
     return _Slots(
-        np.add.reduceat(rows * weights[order], cuts, axis=1) / together,
+        np.add.reduceat(rows * weights, cuts, axis=1) / together,
         together,
-        np.add.reduceat(weights[order] * speed[order], cuts) / together,
+        np.add.reduceat(weights * speed, cuts) / together,
     )
 
 
 def _starts(site: QueuedSlots, *, stream: int) -> Floats:
     """Possible starts of queued pilots, from now, with the cost of the start."""
-    waits = site.today.start_latencies(
-        _days_of(site.today), _uniforms(len(site.sizes), stream=stream), site.waited_seconds
-    )
-    longest = float(site.today.quantiles_seconds[-1])
-    waits = np.where(np.isfinite(waits), waits - site.waited_seconds, _AGAIN * longest)
-    return np.maximum(waits, 0.0) + site.start_cost_seconds
+    latencies = _days_of(site.today).start_latencies(_uniforms(len(site.sizes), stream=stream), site.waited_seconds)
+    longest = _AGAIN * float(site.today.quantiles_seconds[-1])
+    waits = np.maximum(latencies - site.waited_seconds, 0.0)
+    waits[np.isinf(waits)] = longest
+    return waits + site.start_cost_seconds
 
 
 def _follow(groups: Sequence[WorkGroup], factors: Floats, slots: _Slots | None, ends: list[Floats]) -> Floats:
@@ -211,75 +249,161 @@ def _follow(groups: Sequence[WorkGroup], factors: Floats, slots: _Slots | None, 
     over: list[Floats] = []
     begins: list[Floats] = []
     ready = slots.ready if slots is not None else np.zeros((RUNS, 0))
+    mixed_seconds = 0.0  # standard deviation of the moments at which slots are free
     for number, group in enumerate(groups):
-        factor = factors[:, number]
-        earliest = np.zeros(RUNS)
-        for before in group.after:
-            earliest = np.maximum(earliest, over[before])
-        for before in group.follows:
-            feeding = groups[before].seconds * factors[:, before]
-            earliest = np.maximum(earliest, np.minimum(begins[before] + feeding, over[before]))
         end = ends[number]
-        begin = np.zeros(RUNS)
+        begin = _zeros()
         if group.packages > 0.0 and slots is not None:
-            seconds = np.maximum(group.seconds * factor, 1e-6)
-            possible = np.maximum(ready, earliest[:, None])
-            begin = possible.min(axis=1)
-            last, ready = _waves(possible, slots, packages=group.packages, seconds=seconds, spread=group.spread)
-            end = np.maximum(end, last)
-            end = np.maximum(end, begin + group.path_seconds * factor)
+            factor = factors[number]
+            seconds = group.seconds * factor
+            earliest = [over[before] for before in group.after]
+            for before in group.follows:
+                feeding = groups[before].seconds * factors[before]
+                earliest.append(np.minimum(begins[before] + feeding, over[before]))
+            possible = np.maximum(ready, reduce(np.maximum, earliest)[:, None]) if earliest else ready
+            begin = np.minimum.reduce(possible, axis=1)
+            batch = _Batch(group.packages, seconds, group.spread, begin)
+            waves = group.packages / slots.total
+            mixed_seconds = math.hypot(mixed_seconds, group.spread * group.seconds * math.sqrt(waves))
+            if group.packages <= 1.0:
+                last, ready = _one(possible, slots, batch)
+            elif waves >= _WAVES_MIN and mixed_seconds >= _MIXED * group.seconds:
+                last, ready = _steady(possible, slots, batch)
+            else:
+                last, ready = _waves(possible, slots, batch)
+            end = np.maximum(np.maximum(end, last), begin + group.path_seconds * factor)
             for before in group.follows:
                 end = np.maximum(end, over[before] + seconds)
         over.append(end)
         begins.append(begin)
-    found: Floats = np.max(over, axis=0) if over else np.zeros(RUNS)
-    return found
+    return reduce(np.maximum, over, _zeros())
 
 
-def _waves(ready: Floats, slots: _Slots, *, packages: float, seconds: Floats, spread: float) -> tuple[Floats, Floats]:
+class _Batch(NamedTuple):
+    """Packages that are alike, and the first moment in each run at which a slot can take one."""
+
+    packages: float
+    seconds: Floats
+    spread: float
+    begin: Floats
+
+
+def _one(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]:
+    """What `_waves` finds for a single package, which the first free slot takes."""
+    first = ready.argmin(axis=1)
+    each = batch.seconds / slots.speeds[first]
+    following = ready.copy()
+    following[_rows(), first] += each / slots.sizes[first]
+    if batch.spread > 0.0:
+        each = each * _usual_lengths(batch.spread)
+    return batch.begin + each, following
+
+
+def _steady(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]:
+    """What `_waves` finds where slots are free at any moment.
+
+    A slot is then half a package behind on average, so the last package begins half a package later than if packages could be split.
+    """
+    each = batch.seconds[:, None] / slots.speeds
+    mean = batch.seconds * (slots.total / slots.power)
+    last = _begun_by(ready, slots, each, batch) + 0.5 * mean
+    end = last + mean
+    if batch.spread > 0.0:
+        end = np.maximum(end, _stragglers(batch, last, mean, last_wave=slots.total))
+    return end, np.maximum(ready, last[:, None] + each * _phases(ready.shape[1]))
+
+
+def _waves(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]:
     """The end of the last of equal packages, each taken by the slot that is free first, and when slots are free then."""
+    seconds, spread = batch.seconds, batch.spread
     each = seconds[:, None] / slots.speeds
-    # A slot that is ready at s has begun (t - s) / each + 1 packages by t, rounded down. Without rounding, that is solved for t
-    # exactly: the least over all prefixes of slots, in the order in which they begin to count.
-    order = np.argsort(ready - each, axis=1)
-    flat = order + _row_places(ready.shape[1])
-    weights = slots.sizes[order]
-    rates = weights / each.take(flat)
-    known = np.cumsum(rates * ready.take(flat) - weights, axis=1)
-    begun_by = ((packages + known) / np.cumsum(rates, axis=1)).min(axis=1)
-    taken = np.maximum(np.floor((begun_by[:, None] - ready) / each + 1e-9) + 1.0, 0.0)
+    begun_by = _begun_by(ready, slots, each, batch)
+    taken = np.maximum(np.floor((begun_by[:, None] - ready) / each + (1.0 + 1e-9)), 0.0)
     # Rounding leaves less than one package for each slot: the slots that are free next take them.
-    missing = packages - taken @ slots.sizes
+    missing = batch.packages - taken @ slots.sizes
     following = ready + taken * each
     if spread > 0.0:
         # Packages that differ mix the moments at which slots are free; no slot is off by more than half a package.
-        drift = np.minimum(spread * np.sqrt(taken), 0.29) * _normals(ready.shape[1], stream=14)
-        following += np.minimum(np.maximum(drift, -0.5), 0.5) * each
-    order = np.argsort(following, axis=1)
+        following += np.minimum(spread * np.sqrt(taken), _MIXED) * each * _drifts(ready.shape[1])
+    order = following.argsort(axis=1)
     weights = slots.sizes[order]
-    before = np.cumsum(weights, axis=1) - weights
-    more = np.minimum(np.maximum(missing[:, None] - before, 0.0), weights) / weights
+    after = np.add.accumulate(weights, axis=1)
+    more = np.minimum(np.maximum((missing[:, None] - after) / weights + 1.0, 0.0), 1.0)
     extra = np.empty_like(more)
     extra.put(order + _row_places(ready.shape[1]), more)
     # Of slots that are followed together only some take one more package; the last of them ends a whole package later.
-    lasts = following + np.ceil(extra - 1e-9) * each
+    lasts = np.ceil(extra - 1e-9)
     if spread > 0.0:
-        lasts += each * _longest(tuple(slots.sizes.tolist()), round(spread, 2))
-    end = np.where(taken + extra > 1e-9, lasts, 0.0).max(axis=1)
+        lasts += _longest(slots.sizes, spread)
+    end = ((following + lasts * each) * (taken + extra > 1e-9)).max(axis=1)
     if spread > 0.0:
-        end = np.maximum(end, _stragglers(ready.min(axis=1), begun_by, packages, seconds / slots.speeds.mean(), spread))
+        end = np.maximum(end, _stragglers(batch, begun_by, seconds * (slots.total / slots.power)))
     return end, following + extra * each
 
 
-def _stragglers(begin: Floats, last: Floats, packages: float, seconds: Floats, spread: float) -> Floats:
-    """The end of the longest package, which may have begun at any time: the longest of each part of the time is looked at."""
-    count = float(f"{max(packages / _PARTS, 1.0):.2g}")  # few different values, so that the numbers are kept
-    begun = begin[:, None] + np.maximum(last - begin, 0.0)[:, None] * _PART_MIDDLES
-    found: Floats = (begun + seconds[:, None] * (1.0 + _longest((count,) * _PARTS, round(spread, 2)))).max(axis=1)
+def _begun_by(ready: Floats, slots: _Slots, each: Floats, batch: _Batch) -> Floats:
+    """When the last of equal packages has begun, in each run, if a slot takes parts of packages, too.
+
+    A slot that is ready at s has begun (t - s) / each + 1 packages by t: all slots together have begun all packages at a time that
+    follows from a division, if every slot counts by then.
+    """
+    found: Floats = ((batch.packages - slots.total) * batch.seconds + ready @ slots.powers) / slots.power
+    counts_from = ready - each
+    if bool((np.maximum.reduce(counts_from, axis=1) <= found).all()):
+        return found
+    # Else it is the least over all prefixes of slots, in the order in which they begin to count.
+    order = counts_from.argsort(axis=1)
+    flat = order + _row_places(ready.shape[1])
+    weights = slots.sizes[order]
+    rates = weights / each.take(flat)
+    known = np.add.accumulate(rates * ready.take(flat) - weights, axis=1)
+    least: Floats = np.minimum.reduce((batch.packages + known) / np.add.accumulate(rates, axis=1), axis=1)
+    return least
+
+
+def _stragglers(batch: _Batch, last: Floats, seconds: Floats, *, last_wave: float = 0.0) -> Floats:
+    """The end of the longest package, which may have begun at any time: the longest of each part of the time is looked at.
+
+    With `last_wave`, also the longest of so many packages, which began within one run time before the last.
+    """
+    longest = _longest_of_parts(_rounded(batch.packages / _PARTS), _rounded(last_wave), batch.spread)
+    begun = batch.begin[:, None] + np.maximum(last - batch.begin, 0.0)[:, None] * _PARTS_AND_LAST[: longest.shape[1]]
+    found: Floats = np.maximum.reduce(begun + seconds[:, None] * longest, axis=1)
+    return found
+
+
+def _rounded(packages: float) -> float:
+    """A power of two, so that few numbers are computed and kept: the longest of so many is hardly longer or shorter."""
+    return 2.0 ** round(math.log2(packages)) if packages > 1.0 else min(packages, 1.0)
+
+
+@lru_cache(maxsize=1024)
+def _longest_of_parts(part: float, last_wave: float, spread: float) -> Floats:
+    """How long the longest package of each part takes, by the mean; of the last wave, from the middle of the wave on."""
+    found: Floats = 1.0 + _longest(np.array([max(part, 1.0)] * _PARTS + [last_wave] * bool(last_wave)), spread)
+    if last_wave:
+        found[:, -1] -= 0.5
+    return found
+
+
+@lru_cache(maxsize=256)
+def _usual_lengths(spread: float) -> Floats:
+    """How long one package takes, by the mean."""
+    found: Floats = 1.0 + _longest(np.ones(1), spread)[:, 0]
+    return found
+
+
+def _longest(sizes: Floats, spread: float) -> Floats:
+    """By how much the longest of so many packages is longer than the mean, by that mean; their run time is log-normal."""
+    variance = math.log1p(spread**2)
+    highest = inverse_cdf(np.exp(_log_uniforms(len(sizes), stream=15) / sizes))
+    found: Floats = np.exp(math.sqrt(variance) * highest - 0.5 * variance) - 1.0
     return found
 
 
 # --- numbers that stand for chance: the same at every call ----------------------------------------------------------------
+
+_MIXED = 0.29  # of a package: the standard deviation of a moment somewhere within it
 
 
 @lru_cache(maxsize=256)
@@ -288,24 +412,46 @@ def _uniforms(columns: int, *, stream: int) -> Floats:
 
 
 @lru_cache(maxsize=256)
+def _log_uniforms(columns: int, *, stream: int) -> Floats:
+    return np.log(uniforms(RUNS, columns, stream=stream))
+
+
+@lru_cache(maxsize=256)
 def _normals(columns: int, *, stream: int) -> Floats:
     return inverse_cdf(uniforms(RUNS, columns, stream=stream))
 
 
-@lru_cache(maxsize=256)
-def _longest(sizes: tuple[float, ...], spread: float) -> Floats:
-    """By how much the longest of so many packages is longer than the mean, by that mean; their run time is log-normal."""
-    sigma = math.sqrt(math.log1p(spread**2))
-    highest = inverse_cdf(uniforms(RUNS, len(sizes), stream=15) ** (1.0 / np.array(sizes)))
-    found: Floats = np.exp(sigma * highest - 0.5 * sigma**2) - 1.0
+@lru_cache(maxsize=64)
+def _group_normals(groups: int) -> Floats:
+    return np.ascontiguousarray(_normals(groups, stream=12).T)
+
+
+@lru_cache(maxsize=64)
+def _drifts(columns: int) -> Floats:
+    """By how much slots are off, in standard deviations; none by more than half a package."""
+    return np.clip(_normals(columns, stream=14), -0.5 / _MIXED, 0.5 / _MIXED)
+
+
+@lru_cache(maxsize=64)
+def _phases(columns: int) -> Floats:
+    """When slots that are free at any moment are free next, by the run time of a package."""
+    return uniforms(RUNS, columns, stream=17)
+
+
+@lru_cache(maxsize=1)
+def _model_factors() -> Floats:
+    found: Floats = np.exp(MODEL_SD * _normals(1, stream=11)[:, 0])
     return found
 
 
-@lru_cache(maxsize=256)
-def _one_and_last(sizes: tuple[float, ...]) -> Floats:
-    """Uniform numbers, and the highest of as many as each column has slots."""
-    uniform = uniforms(RUNS, len(sizes), stream=13)
-    return np.stack([uniform, uniform ** (1.0 / np.array(sizes))])
+@lru_cache(maxsize=1)
+def _zeros() -> Floats:
+    return np.zeros(RUNS)
+
+
+@lru_cache(maxsize=1)
+def _rows() -> NDArray[np.int64]:
+    return np.arange(RUNS)
 
 
 @lru_cache(maxsize=64)
@@ -313,8 +459,9 @@ def _row_places(columns: int) -> NDArray[np.int64]:
     return (np.arange(RUNS) * columns)[:, None]
 
 
-def _days_of(today: Today) -> Floats:
+@lru_cache(maxsize=16)
+def _days_of(today: Today) -> RunDays:
     """The day of each run, the likelier the more runs: spread over the runs so that slow days meet short run times, too."""
     shuffled = (np.argsort(_uniforms(1, stream=16)[:, 0]) + 0.5) / RUNS
     found = np.searchsorted(np.cumsum(today.weights), shuffled * (1.0 - 1e-12))
-    return np.minimum(found, len(today.weights) - 1)
+    return today.of_runs(np.minimum(found, len(today.weights) - 1))

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from random import Random
+from statistics import pstdev
 
 import numpy as np
 import pytest
 
-from pilotage.forecast.run_time import RUNS_MAX, RUNS_MIN, size_estimate, with_running
+from pilotage.forecast.run_time import RUNS_MAX, RUNS_MIN, expected_rest, size_estimate, with_running
 
 
 def estimated(totals: list[float], *, now: float) -> tuple[float, float, float]:
     """The mean of the finished ones alone, and mean and standard deviation with the running ones."""
     done = [each for each in totals if each <= now]
     mean = sum(done) / len(done)
-    sd = float(np.std(done))
+    sd = pstdev(done)
     found = with_running(
         observed=float(len(done)),
         mean_seconds=mean,
         sd_seconds=sd,
-        elapsed_seconds=np.full(len(totals) - len(done), now),
+        elapsed_seconds=[now] * (len(totals) - len(done)),
     )
     return mean, *found
 
@@ -35,20 +36,44 @@ def test_the_running_packages_correct_the_mean_of_the_shortest(sigma: float) -> 
 
 
 def test_packages_that_have_just_begun_say_little() -> None:
-    mean, sd = with_running(observed=50.0, mean_seconds=100.0, sd_seconds=20.0, elapsed_seconds=np.full(10, 1.0))
+    mean, sd = with_running(observed=50.0, mean_seconds=100.0, sd_seconds=20.0, elapsed_seconds=[1.0] * 10)
     assert mean == pytest.approx(100.0, rel=0.01)
     assert sd == pytest.approx(20.0, rel=0.05)
 
 
 def test_equal_packages_that_are_nearly_over_are_not_taken_for_longer() -> None:
-    mean, _ = with_running(observed=5.0, mean_seconds=100.0, sd_seconds=0.0, elapsed_seconds=np.full(5, 90.0))
+    mean, _ = with_running(observed=5.0, mean_seconds=100.0, sd_seconds=0.0, elapsed_seconds=[90.0] * 5)
     assert mean == pytest.approx(100.0, rel=0.02)
 
 
 def test_a_package_far_beyond_all_others_counts_with_what_it_has_run() -> None:
-    mean, sd = with_running(observed=9.0, mean_seconds=10.0, sd_seconds=1.0, elapsed_seconds=np.array([1e6]))
+    mean, sd = with_running(observed=9.0, mean_seconds=10.0, sd_seconds=1.0, elapsed_seconds=[1e6])
     assert mean >= 1e5
     assert math.isfinite(sd)
+
+
+@pytest.mark.parametrize("now", [40.0, 60.0])
+def test_where_most_packages_still_run_the_mean_is_not_far_from_what_all_will_show(now: float) -> None:
+    random = Random(2)
+    totals = [100.0 * random.lognormvariate(0.0, 0.6) for _ in range(2000)]
+    assert sum(each <= now for each in totals) < 0.25 * len(totals)
+    _, mean, _ = estimated(totals, now=now)
+    assert mean == pytest.approx(sum(totals) / len(totals), rel=0.1)
+
+
+@pytest.mark.parametrize("elapsed", [0.0, 50.0, 120.0, 300.0])
+def test_the_rest_of_a_running_package_is_that_of_longer_ones(elapsed: float) -> None:
+    random = Random(3)
+    sigma = math.sqrt(math.log1p(0.5**2))
+    totals = [100.0 * random.lognormvariate(-0.5 * sigma**2, sigma) for _ in range(200_000)]
+    longer = [each - elapsed for each in totals if each > elapsed]
+    found = expected_rest(mean_seconds=100.0, spread=0.5, elapsed_seconds=elapsed)
+    assert found == pytest.approx(sum(longer) / len(longer), rel=0.05)
+
+
+def test_a_package_far_beyond_all_others_has_a_rest_of_its_own() -> None:
+    near, far = (expected_rest(mean_seconds=100.0, spread=0.1, elapsed_seconds=elapsed) for elapsed in (140.0, 145.0))
+    assert 0.5 * near < far < 2.0 * near
 
 
 MIB = 1024.0**2

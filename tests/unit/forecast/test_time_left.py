@@ -24,7 +24,7 @@ from pilotage.forecast.time_left import (
 )
 
 NOTHING = np.zeros(0)
-IDLE = some_running([], [], [])
+IDLE = some_running({})
 
 
 def free(*after_seconds: float, speed: float = 1.0) -> FreeSlots:
@@ -77,6 +77,34 @@ def test_it_is_as_list_scheduling_package_by_package(packages: int, slots: int, 
     assert left(bag(packages, spread=spread), slots=free(*ready)).median_seconds == pytest.approx(real, rel=0.1)
 
 
+@pytest.mark.parametrize("late_seconds", [0.0, 1_000.0, 1e6])
+@pytest.mark.parametrize("packages, slots", [(200, 10), (1500, 60)])
+def test_many_waves_are_as_list_scheduling_too(packages: int, slots: int, late_seconds: float) -> None:
+    random = Random(slots)
+    ready = [random.uniform(0.0, 100.0) + late_seconds * (slot % 3 == 0) for slot in range(slots)]
+    real = median(scheduled(packages, ready, spread=0.4, random=random) for _ in range(40))
+    found = left(bag(packages, spread=0.4), slots=free(*ready))
+    assert found.median_seconds == pytest.approx(real, rel=0.05)
+
+
+def test_the_slots_after_many_waves_are_free_for_the_next_packages() -> None:
+    first, merge = bag(100, spread=0.4), WorkGroup(1, 60.0, 0.0, 0.0, 60.0, after=(0,))
+    following = WorkGroup(30, 60.0, 0.0, 0.0, 60.0, after=(0,))
+    slots = free(*[0.0] * 10)
+    alone = left(first, slots=slots).median_seconds
+    assert left(first, following, slots=slots).median_seconds - alone == pytest.approx(180.0, rel=0.1)
+    merged = left(first, merge, following._replace(after=(1,)), slots=slots).median_seconds
+    assert merged - alone == pytest.approx(240.0, rel=0.1)
+
+
+def test_packages_that_run_before_many_others_are_as_slots_with_their_rest() -> None:
+    waiting = bag(400, spread=0.3)
+    running = some_running({(0, 1.0): [10.0, 30.0, 50.0, 70.0], (0, 2.0): [20.0]})
+    real = median(scheduled(400, [50.0, 33.0, 20.0, 13.0], spread=0.3, random=Random(seed)) for seed in range(40))
+    found = left(waiting, running=running).median_seconds
+    assert found == pytest.approx(real * 4.0 / 6.0, rel=0.05)
+
+
 def test_the_interval_holds_nine_runs_of_ten() -> None:
     random, ready = Random(1), [0.0] * 5
     found = left(bag(12, spread=0.5), slots=free(*ready))
@@ -90,14 +118,14 @@ def test_a_fast_host_does_more() -> None:
 
 
 def test_running_packages_end_first_and_their_slots_go_on() -> None:
-    running = some_running([0, 0], [20.0, 20.0], [1.0, 1.0])
+    running = some_running({(0, 1.0): [20.0, 20.0]})
     assert left(bag(0), running=running).median_seconds == pytest.approx(40.0, rel=0.02)
     assert left(bag(2), running=running).median_seconds == pytest.approx(100.0, rel=0.02)
 
 
 def test_a_package_that_runs_longer_than_expected_is_not_over_at_once() -> None:
     group = bag(0, spread=0.3)
-    long = left(group, running=some_running([0], [150.0], [1.0]))
+    long = left(group, running=some_running({(0, 1.0): [150.0]}))
     assert 1.0 < long.median_seconds < 100.0
 
 
@@ -155,12 +183,12 @@ def test_many_running_packages_count_like_each_of_them() -> None:
     random = Random(3)
     elapsed = [random.uniform(0.0, 60.0) for _ in range(500)]
     group = bag(2000, spread=0.3)
-    many = left(group, running=some_running([0] * 500, elapsed, [1.0] * 500))
+    many = left(group, running=some_running({(0, 1.0): elapsed}))
     real = median(
         scheduled(2000, [max(0.0, 60.0 - each) for each in elapsed], spread=0.3, random=random) for _ in range(20)
     )
     assert many.median_seconds == pytest.approx(real, rel=0.1)
-    kinds = some_running([0] * 40 + [1] * 2, [1.0] * 42, [1.0] * 20 + [2.0] * 22)
+    kinds = some_running({(0, 1.0): [1.0] * 20, (0, 2.0): [1.0] * 20, (1, 2.0): [1.0] * 2})
     assert kinds.sizes.sum() == 42.0
-    assert float(kinds.sizes[kinds.groups == 1].sum()) == 2.0
+    assert [float(size) for group, size in zip(kinds.groups, kinds.sizes, strict=True) if group == 1] == [2.0]
     assert float(kinds.sizes[kinds.speeds == 2.0].sum()) == 22.0

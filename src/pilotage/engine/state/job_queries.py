@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.run_times import LEARNED_MIN, ExpectedSeconds
-from pilotage.engine.state.sites import AttemptState, PilotState
+from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
 from pilotage.engine.state.tables import JobTable
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import PhaseTimes
@@ -175,45 +175,56 @@ def seconds_of(job: JobState) -> Seconds:
     return found
 
 
-class RunningPackages(NamedTuple):
-    """The running packages of a job: the kind of each, how long it runs on the standard platform, and the speed of its site."""
-
-    kinds: list[int]
-    spent_seconds: list[float]
-    speeds: list[float]
+RunningPackages = dict[tuple[int, float], list[float]]
+"""How long each running package of a job runs on the standard platform, by its kind and the speed of its site."""
 
 
 def running_packages(job: JobState, now: float) -> RunningPackages:
     """The packages that run at the wall-clock time `now`, as far as is known."""
-    kinds: list[int] = []
-    spent: list[float] = []
-    speeds: list[float] = []
+    kinds = job.kinds
+    began: dict[SiteState, dict[int, list[float]]] = {}
     for number, work in job.work.items():
         for attempt in work.attempts.values():
             if attempt.leased and attempt.counted and not (attempt.suspect or attempt.lost):
-                speed = attempt.site.site.speed
-                kinds.append(job.kinds[number])
-                spent.append((now - attempt.began_at) * speed if now > attempt.began_at else 0.0)
-                speeds.append(speed)
-    return RunningPackages(kinds, spent, speeds)
+                here = began.get(attempt.site)
+                if here is None:
+                    here = began[attempt.site] = {}
+                alike = here.get(kinds[number])
+                if alike is None:
+                    alike = here[kinds[number]] = []
+                alike.append(attempt.began_at)
+    found: RunningPackages = {}
+    for site, by_kind in began.items():
+        speed = site.site.speed
+        for kind, times in by_kind.items():
+            spent = [(now - at) * speed if at < now else 0.0 for at in times]
+            found.setdefault((kind, speed), []).extend(spent)
+    return found
 
 
 def work_left(job: JobState, now: float, running: RunningPackages | None = None) -> list[KindWork]:
     """The packages that are not over, by kind, and what the running ones have spent by the wall-clock time `now`."""
-    under_way = np.frombuffer(job.status, np.uint8) < PackageStatus.DROPPED
     expected = job.run_times.expected(job.plan)
-    left = np.bincount(job.plan.template_of[under_way].astype(np.int64), minlength=len(expected)).tolist()
-    known = running_packages(job, now) if running is None else running
     counted: dict[int, tuple[int, float]] = {}
-    for kind, spent in zip(known.kinds, known.spent_seconds, strict=True):
+    for (kind, _), spent in (running_packages(job, now) if running is None else running).items():
         count, total = counted.get(kind, (0, 0.0))
-        counted[kind] = count + 1, total + spent
+        counted[kind] = count + len(spent), total + sum(spent)
     templates = job.plan.templates
     return [
         KindWork(kind, templates[kind].activity, count, *counted.get(kind, (0, 0.0)), expected[kind])
-        for kind, count in enumerate(left)
+        for kind, count in enumerate(_packages_left(job))
         if count
     ]
+
+
+def _packages_left(job: JobState) -> list[int]:
+    """How many packages of each kind are not over."""
+    kinds = len(job.plan.templates)
+    if kinds == 1:
+        return [sum(job.counts[: PackageStatus.DROPPED])]
+    under_way = np.frombuffer(job.status, np.uint8) < PackageStatus.DROPPED
+    found: list[int] = np.bincount(job.plan.template_of[under_way], minlength=kinds).tolist()
+    return found
 
 
 def find_attempt(jobs: JobTable, ref: AttemptRef) -> AttemptState | None:
