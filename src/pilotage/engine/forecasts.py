@@ -59,7 +59,7 @@ class Expectation(NamedTuple):
 class PlanOrder:
     """How the kinds of packages of a plan depend on each other."""
 
-    __slots__ = ("feeds", "levels", "plan")
+    __slots__ = ("_arranged", "feeds", "levels", "plan")
 
     def __init__(self, plan: JobPlan) -> None:
         """Look at the edges of a plan once."""
@@ -84,6 +84,45 @@ class PlanOrder:
                 whole = counts[before] == 1 or edge_count / counts[after] >= _ALL_SHARE * counts[before]
                 self.feeds[before, after] = bool(whole)
         self.levels = _levels(self.feeds, count)
+        self._arranged: tuple[tuple[int, ...], Arrangement] | None = None
+
+    def arranged(self, kinds: tuple[int, ...]) -> Arrangement:
+        """The groups of kinds that are left, given in the order of their levels: kept until another kind is over."""
+        if self._arranged is None or self._arranged[0] != kinds:
+            self._arranged = kinds, self._arrange(kinds)
+        return self._arranged[1]
+
+    def _arrange(self, kinds: Sequence[int]) -> Arrangement:
+        apart = len(kinds) <= GROUPS_MAX
+        if apart:
+            group_of = {kind: at for at, kind in enumerate(kinds)}
+        else:
+            levels = sorted({self.levels[kind] for kind in kinds})
+            chunk = {level: at * min(GROUPS_MAX, len(levels)) // len(levels) for at, level in enumerate(levels)}
+            group_of = {kind: chunk[self.levels[kind]] for kind in kinds}
+        after: dict[int, set[int]] = {}
+        follows: dict[int, set[int]] = {}
+        for (before, consumer), whole in self.feeds.items():
+            one, other = group_of.get(before), group_of.get(consumer)
+            if one is not None and other is not None and one < other:
+                (after if whole and apart else follows).setdefault(other, set()).add(one)
+        if apart:
+            for number, kind in enumerate(kinds):
+                if self.plan.templates[kind].final:  # it waits until all others are over
+                    after[number] = set(range(number))
+        return Arrangement(
+            group_of,
+            {number: tuple(sorted(before)) for number, before in after.items()},
+            {number: tuple(sorted(before - after.get(number, set()))) for number, before in follows.items()},
+        )
+
+
+class Arrangement(NamedTuple):
+    """Which group each kind of packages is in; by group, those that must be over before it, and those that feed it one by one."""
+
+    group_of: dict[int, int]
+    after: dict[int, tuple[int, ...]]
+    follows: dict[int, tuple[int, ...]]
 
 
 def _levels(feeds: Iterable[tuple[int, int]], count: int) -> list[int]:
@@ -150,7 +189,8 @@ class Forecasts:
         sites = [site for site in self._placement.possible_sites(queue) if site.known and not site.removed]
         elapsed: dict[tuple[int, float], list[float]] = {}
         for (kind, speed), spent in active.items():
-            elapsed.setdefault((group_of[kind], speed), []).extend([each / speed for each in spent])
+            if kind in group_of:  # else its last package is over, and an attempt is not over yet
+                elapsed.setdefault((group_of[kind], speed), []).extend([each / speed for each in spent])
         running = some_running(elapsed)
         total = math.fsum(each.packages * (each.expected.mean_seconds or usual) for each in work)
         self._work_seconds[job] = total
@@ -185,28 +225,14 @@ class Forecasts:
                 order.levels[each.kind], -templates[each.kind].priority, -each.expected.mean_seconds, each.kind,
             ),
         )  # fmt: skip
-        apart = len(ordered) <= GROUPS_MAX
-        if apart:
-            group_of = {each.kind: at for at, each in enumerate(ordered)}
-        else:
-            levels = sorted({order.levels[each.kind] for each in ordered})
-            chunk = {level: at * min(GROUPS_MAX, len(levels)) // len(levels) for at, level in enumerate(levels)}
-            group_of = {each.kind: chunk[order.levels[each.kind]] for each in ordered}
+        group_of, after, follows = order.arranged(tuple(each.kind for each in ordered))
         members: dict[int, list[KindWork]] = {}
         for each in ordered:
             members.setdefault(group_of[each.kind], []).append(each)
-        after: dict[int, set[int]] = {}
-        follows: dict[int, set[int]] = {}
-        for (before, consumer), whole in order.feeds.items():
-            one, other = group_of.get(before), group_of.get(consumer)
-            if one is not None and other is not None and one < other:
-                (after if whole and apart else follows).setdefault(other, set()).add(one)
-        groups = []
-        for number, kinds in members.items():
-            # A final package waits until all others are over.
-            all_before = range(number) if apart and templates[kinds[0].kind].final else ()
-            needed = after.get(number, set()) | set(all_before)
-            groups.append(_group(kinds, order.levels, usual, after=needed, follows=follows.get(number, set()) - needed))
+        groups = [
+            _group(kinds, order.levels, usual, after=after.get(number, ()), follows=follows.get(number, ()))
+            for number, kinds in members.items()
+        ]
         return groups, group_of
 
     def _with_rivals(self, job: JobState, groups: list[WorkGroup], total: float) -> list[WorkGroup]:
@@ -356,7 +382,7 @@ class NoForecasts(Forecasts):
 
 
 def _group(
-    kinds: Sequence[KindWork], levels: Sequence[int], usual: float, *, after: set[int], follows: set[int]
+    kinds: Sequence[KindWork], levels: Sequence[int], usual: float, *, after: tuple[int, ...], follows: tuple[int, ...]
 ) -> WorkGroup:
     """Kinds of packages taken together: their mean run time, and how much packages differ from it."""
     from pilotage.forecast.time_left import WorkGroup
@@ -384,8 +410,8 @@ def _group(
         spread=round(spread, 2),
         mean_sd=uncertain / mean,
         path_seconds=sum(paths.values()),
-        after=tuple(sorted(after)),
-        follows=tuple(sorted(follows)),
+        after=after,
+        follows=follows,
     )
 
 

@@ -31,7 +31,8 @@ MODEL_SD = 0.06
 _QUANTILES = (0.05, 0.5, 0.95)
 _PARTS = 4  # of the time in which packages begin
 _PARTS_AND_LAST = np.array([*((part + 0.5) / _PARTS for part in range(_PARTS)), 1.0])
-_WAVES_MIN = 5.0  # from so many waves on, slots that differ are free at any moment
+_WAVES_MIN = 5.0  # behind so many, slots that differ are free at any moment
+_ALIKE = 0.04  # packages that differ less have no stragglers
 _AGAIN = 2.0  # a pilot that never starts is missed, and requested again: so many of the longest latencies later
 
 
@@ -86,6 +87,9 @@ def some_running(elapsed_seconds: Mapping[tuple[int, float], Sequence[float]]) -
     return RunningSlots(tuple(groups), np.array(means), np.array(speeds), np.array(sizes), count)
 
 
+NOTHING_RUNS = some_running({})
+
+
 class FreeSlots(NamedTuple):
     """Slots that become free after some time, each of some size, and the speed of its host."""
 
@@ -118,10 +122,11 @@ def time_left(
 ) -> TimeLeft | None:
     """How long a job takes from now; None where no slot is there or will come. Groups come after those they wait for."""
     logs = _run_logarithms(groups)
-    if running.groups and all(groups[at].packages >= _WAVES_MIN * running.count for at in running.groups):
-        # When each of them ends makes no difference to packages that far behind them.
-        free, running = _expected_to_end(groups, running, free), some_running({})
-    busy, ends = _running(groups, running, logs)
+    if _is_far_behind(groups, running):
+        free, ends = _expected_to_end(groups, running, free)
+        busy, running = np.zeros((RUNS, 0)), NOTHING_RUNS
+    else:
+        busy, ends = _running(groups, running, logs)
     slots = _joined(busy, running, free, queued)
     if slots is None and any(group.packages for group in groups):
         return None
@@ -159,18 +164,33 @@ def _run_logarithms(groups: Sequence[WorkGroup]) -> Floats:
     return found
 
 
-def _expected_to_end(groups: Sequence[WorkGroup], running: RunningSlots, free: FreeSlots) -> FreeSlots:
-    """Free slots, and those with running packages after the rest that is expected of them."""
+def _is_far_behind(groups: Sequence[WorkGroup], running: RunningSlots) -> bool:
+    """Whether so much waits behind the running packages that it makes no difference when exactly each of them ends."""
+    waiting = math.fsum(group.packages * group.seconds for group in groups)
+    longest = max((groups[at].seconds for at in running.groups), default=math.inf)
+    return waiting >= _WAVES_MIN * longest * running.count
+
+
+def _expected_to_end(
+    groups: Sequence[WorkGroup], running: RunningSlots, free: FreeSlots
+) -> tuple[FreeSlots, list[Floats]]:
+    """Free slots, and those with running packages after the rest that is expected of them; and the last end of each group."""
     rests = [
         expected_rest(mean_seconds=groups[at].seconds / speed, spread=groups[at].spread, elapsed_seconds=elapsed)
         for at, speed, elapsed in zip(
             running.groups, running.speeds.tolist(), running.elapsed_seconds.tolist(), strict=True
         )
     ]
-    return FreeSlots(
-        np.concatenate([free.after_seconds, rests]),
-        np.concatenate([free.sizes, running.sizes]),
-        np.concatenate([free.speeds, running.speeds]),
+    ends = [_zeros()] * len(groups)
+    for at in set(running.groups):
+        ends[at] = _zeros() + max(rest for of, rest in zip(running.groups, rests, strict=True) if of == at)
+    return (
+        FreeSlots(
+            np.concatenate([free.after_seconds, rests]),
+            np.concatenate([free.sizes, running.sizes]),
+            np.concatenate([free.speeds, running.speeds]),
+        ),
+        ends,
     )
 
 
@@ -308,7 +328,7 @@ def _steady(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats
     mean = batch.seconds * (slots.total / slots.power)
     last = _begun_by(ready, slots, each, batch) + 0.5 * mean
     end = last + mean
-    if batch.spread > 0.0:
+    if batch.spread > _ALIKE:
         end = np.maximum(end, _stragglers(batch, last, mean, last_wave=slots.total))
     return end, np.maximum(ready, last[:, None] + each * _phases(ready.shape[1]))
 
@@ -336,7 +356,7 @@ def _waves(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]
     if spread > 0.0:
         lasts += _longest(slots.sizes, spread)
     end = ((following + lasts * each) * (taken + extra > 1e-9)).max(axis=1)
-    if spread > 0.0:
+    if spread > _ALIKE:
         end = np.maximum(end, _stragglers(batch, begun_by, seconds * (slots.total / slots.power)))
     return end, following + extra * each
 

@@ -14,6 +14,7 @@ import pytest
 from pilotage.forecast.conditioning import NO_DRIFT, USUAL_DRIFT, Drift, possible_days
 from pilotage.forecast.latency import empirical_latency
 from pilotage.forecast.time_left import (
+    NOTHING_RUNS,
     FreeSlots,
     QueuedSlots,
     RunningSlots,
@@ -24,7 +25,6 @@ from pilotage.forecast.time_left import (
 )
 
 NOTHING = np.zeros(0)
-IDLE = some_running({})
 
 
 def free(*after_seconds: float, speed: float = 1.0) -> FreeSlots:
@@ -43,7 +43,10 @@ def queued(
 
 
 def left(
-    *groups: WorkGroup, running: RunningSlots = IDLE, slots: FreeSlots | None = None, sites: Sequence[QueuedSlots] = ()
+    *groups: WorkGroup,
+    running: RunningSlots = NOTHING_RUNS,
+    slots: FreeSlots | None = None,
+    sites: Sequence[QueuedSlots] = (),
 ) -> TimeLeft:
     found = time_left(groups, running=running, free=slots or free(), queued=sites)
     assert found is not None
@@ -103,6 +106,12 @@ def test_packages_that_run_before_many_others_are_as_slots_with_their_rest() -> 
     real = median(scheduled(400, [50.0, 33.0, 20.0, 13.0], spread=0.3, random=Random(seed)) for seed in range(40))
     found = left(waiting, running=running).median_seconds
     assert found == pytest.approx(real * 4.0 / 6.0, rel=0.05)
+
+
+def test_a_stage_waits_for_the_running_packages_of_another_however_much_is_behind_them() -> None:
+    following = WorkGroup(100, 10.0, 0.0, 0.0, 10.0, after=(0,))
+    found = left(bag(0), following, running=some_running({(0, 1.0): [10.0]}), slots=free(0.0))
+    assert found.median_seconds == pytest.approx(50.0 + 500.0, rel=0.02)
 
 
 def test_the_interval_holds_nine_runs_of_ten() -> None:
@@ -171,7 +180,7 @@ def test_a_pilot_that_never_starts_is_missed_and_requested_again() -> None:
 
 
 def test_without_a_slot_nothing_can_be_said() -> None:
-    assert time_left([bag(1)], running=IDLE, free=free(), queued=[]) is None
+    assert time_left([bag(1)], running=NOTHING_RUNS, free=free(), queued=[]) is None
 
 
 def test_the_same_question_has_the_same_answer() -> None:
