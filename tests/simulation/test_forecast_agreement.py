@@ -130,3 +130,18 @@ def test_what_the_document_estimates_is_forecast_from_the_beginning() -> None:
     assert first.basis == "document"
     assert abs(first.median_at - START - makespan) <= 0.1 * makespan
     assert first.low_at - START < makespan < first.high_at - START
+
+
+def test_where_attempts_fail_and_are_repeated_most_intervals_hold_the_end() -> None:
+    failing = SiteWorld(
+        name="lyon", queue=Times(value_seconds=60.0), failure_probability=0.35, failure_reason="preempted"
+    )
+    subject = subject_of(SWEEP.replace("COUNT", "120"), (LYON,), WorldFile(sites=(failing,)))
+    held = count = 0
+    for seed in range(SEEDS):
+        run = _Recorded(subject, seed=seed)
+        end = START + (run.run().makespan_seconds or 0.0)
+        known = [each for at, each in run.forecasts if at - START < 0.8 * (end - START)]
+        held += sum(each.low_at <= end <= each.high_at for each in known)
+        count += len(known)
+    assert held / count > 0.7

@@ -397,10 +397,17 @@ def _group(
         if expected.known == "observed":
             # The longest packages are rarely among the first: few observations show too little of the spread.
             spread *= 1.0 + _UNSEEN / math.sqrt(max(expected.observed, 1.0))
+        mean_sd = _mean_sd(each) * seconds
+        if expected.repeats:
+            # Each failure is repeated until one succeeds: a geometric number of failed attempts comes before that one.
+            variance = expected.repeats * (1.0 + expected.repeats) * expected.failed_seconds**2
+            seconds += expected.repeats * expected.failed_seconds
+            spread = math.sqrt(spread**2 + variance)
+            mean_sd = math.sqrt(mean_sd**2 + variance / max(expected.observed, 1.0))
         share = each.packages / packages
         mean += share * seconds
         squares += share * (seconds**2 + spread**2)
-        uncertain += share * _mean_sd(each) * seconds
+        uncertain += share * mean_sd
         level = levels[each.kind]
         paths[level] = max(paths.get(level, 0.0), seconds)
     spread = math.sqrt(max(squares - mean**2, 0.0)) / mean

@@ -63,7 +63,7 @@ class RunningSlots(NamedTuple):
     elapsed_seconds: Floats
     speeds: Floats
     sizes: Floats
-    count: int
+    slots: int
 
 
 def some_running(elapsed_seconds: Mapping[tuple[int, float], Sequence[float]]) -> RunningSlots:
@@ -168,7 +168,7 @@ def _is_far_behind(groups: Sequence[WorkGroup], running: RunningSlots) -> bool:
     """Whether so much waits behind the running packages that it makes no difference when exactly each of them ends."""
     waiting = math.fsum(group.packages * group.seconds for group in groups)
     longest = max((groups[at].seconds for at in running.groups), default=math.inf)
-    return waiting >= _WAVES_MIN * longest * running.count
+    return waiting >= _WAVES_MIN * longest * running.slots
 
 
 def _expected_to_end(
@@ -207,7 +207,7 @@ def _running(groups: Sequence[WorkGroup], running: RunningSlots, logs: Floats) -
     begun = cdf((np.log(np.maximum(running.elapsed_seconds, 1e-9) / mean) - factors) / sigma)
     each = _ends_of(begun, factors, sigma, _uniforms(len(of), stream=13)) * mean - running.elapsed_seconds
     lasts = each
-    if len(of) < running.count:  # the last of several slots in one column
+    if len(of) < running.slots:  # the last of several slots in one column
         chances = np.exp(_log_uniforms(len(of), stream=13) / running.sizes)
         lasts = _ends_of(begun, factors, sigma, chances) * mean - running.elapsed_seconds
     firsts = [at for at, group in enumerate(of) if not at or of[at - 1] != group]

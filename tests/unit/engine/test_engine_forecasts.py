@@ -201,6 +201,26 @@ def test_a_stage_that_waits_for_another_is_added_to_it() -> None:
         small.finish()
 
 
+def test_attempts_that_fail_are_expected_to_be_repeated() -> None:
+    lefts = []
+    for failures in (0, 3):
+        with Small(TWO) as small:
+            pilot = started(small, bag(40, kind("run")))
+            for _ in range(6):
+                [first, *others] = pilot.packages
+                if failures:
+                    pilot.fail(first, "preempted", after=10.0)
+                    pilot.heard()
+                pilot.succeed(*(others if failures else (first, *others)), after=0.0 if failures else 10.0)
+                pilot.heard()
+            small.wait(FIRST_SECONDS, pilot)
+            lefts.append((forecasts(small)[-1].median_at - small.now) / forecasts(small)[-1].packages)
+            pilot.unread.clear()
+            small.finish()
+    # One of two attempts fails, so each package takes two of them.
+    assert lefts[1] == pytest.approx(2.0 * lefts[0], rel=0.25)
+
+
 def test_lines_are_worked_on_together() -> None:
     with Small(TWO) as small:
         pilot = started(small, chain(ESTIMATED, ESTIMATED, lines=4))

@@ -8,6 +8,7 @@ from pilotage.engine.state.job_queries import KindWork, work_left
 from pilotage.engine.state.run_times import LEARNED_MAX, LEARNED_MIN, RunTimes, StartCosts
 from pilotage.model.events import payloads
 from pilotage.model.events.payloads import PhaseTimes
+from pilotage.model.jobs.definition import Retry, RetryRule
 from pilotage.model.jobs.estimates import EarlierRunTime
 from pilotage.model.resources import Capacity
 from pilotage.model.states import ExitCodeGasw, Phase
@@ -148,4 +149,43 @@ def test_a_site_learns_the_start_cost_of_its_pilots() -> None:
             for _ in range(2):
                 finish(pilot, ("inputs", 1.0), ("application", 5.0))
         assert small.engine.state.sites.by_name["a"].start_costs.seconds() == 39.0
+        small.finish()
+
+
+def test_failed_attempts_are_expected_as_often_and_as_long_as_they_were() -> None:
+    known = times_of(*[10.0] * 9)
+    for _ in range(5):
+        known.add_repeat(0)
+        known.add_failed(0, 4.0)
+    found = known.expected(TWO)[0]
+    assert (found.mean_seconds, found.repeats, found.failed_seconds) == (10.0, 0.5, 4.0)
+    assert known.expected(TWO)[1].repeats == 0.0
+
+
+def test_failures_of_long_ago_count_less_as_run_times_do() -> None:
+    known = times_of(*[10.0] * LEARNED_MAX)
+    for _ in range(LEARNED_MAX):
+        known.add_repeat(0)
+        known.add_failed(0, 4.0)
+    before = known.expected(TWO)[0].repeats
+    for _ in range(2 * LEARNED_MAX):
+        known.add(0, 10.0)
+    assert before > 0.9
+    assert known.expected(TWO)[0].repeats < 0.5 * before
+
+
+def test_an_attempt_counts_as_repeated_if_the_package_was_tried_before_and_not_if_it_is_given_up() -> None:
+    once = kind("run", retry=Retry(rules=(RetryRule(reason="application-error", action="give-up"),)))
+    with Small(site("a", capacity=Capacity(cores_hundredths=200))) as small:
+        small.submit(bag(4, once))
+        pilot = small.pilot()
+        pilot.fail("1.1.1", "application-error", after=8.0)
+        pilot.heard()
+        times = small.engine.state.jobs.by_id["j"].run_times
+        assert times.failed[0] == [0.0, 1.0, 8.0]
+        pilot.fail("1.2.1", "preempted", after=4.0)
+        while "1.2.1" not in pilot.packages:
+            pilot.succeed(*pilot.packages, after=1.0)
+            pilot.heard()
+        assert times.failed[0] == [1.0, 2.0, 20.0]
         small.finish()

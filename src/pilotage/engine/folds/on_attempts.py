@@ -14,7 +14,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_packages import forget_epoch
 from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
-from pilotage.engine.state.job_queries import learn, learn_start
+from pilotage.engine.state.job_queries import learn, learn_failure, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
@@ -65,6 +65,8 @@ def on_attempt_created(
     package, address = work.named or job.named(number)
     ref = AttemptRef(job.id, package, tried)
     attempt = new_attempt(state, job, number, ref, address, site, event.epoch, event.time, data)
+    if (work.failures or work.attempts) and not data.replica:
+        job.run_times.add_repeat(job.kinds[number])
     work.add(tried, attempt)
     if data.replica:
         work.replicated += 1
@@ -245,6 +247,8 @@ def on_attempt_lost(state: EngineState, job: JobState, number: int, event: Event
     attempt.suspect = False
     attempt.lost = True
     attempt.lost_reason = data.reason
+    if attempt.counted:
+        learn_failure(job, attempt, state.clock.wall_time)
     release_attempt(state, attempt)
     count_busy(state, job, number)
     state.pending.to_judge[job, number] = None
@@ -325,6 +329,8 @@ def on_attempt_finished(
     free_slot(state, attempt, "neutral" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
+        if not attempt.lost:
+            learn_failure(job, attempt, state.clock.wall_time)
     state.pending.to_judge[job, number] = None
 
 

@@ -136,6 +136,13 @@ def learn(job: JobState, attempt: AttemptState, phases: tuple[PhaseTimes, ...], 
     job.run_times.add(job.kinds[attempt.number], seconds * attempt.site.site.speed)
 
 
+def learn_failure(job: JobState, attempt: AttemptState, now: float) -> None:
+    """Add the time of an attempt that failed or was lost after it had begun."""
+    if attempt.leased:
+        seconds = max(0.0, now - attempt.began_at)
+        job.run_times.add_failed(job.kinds[attempt.number], seconds * attempt.site.site.speed)
+
+
 def learn_start(job: JobState, pilot: PilotState, attempt: AttemptState, phases: tuple[PhaseTimes, ...]) -> None:
     """Add setup and inputs of an attempt to the start costs of its site: of the first one of its pilot, or of a later one."""
     costs, activity = attempt.site.start_costs, template_of(job, attempt.number).activity

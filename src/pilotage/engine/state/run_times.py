@@ -23,6 +23,9 @@ EARLIER_COUNT = LEARNED_MIN - 1.0
 LEARNED_MAX = 256
 """As many packages of a kind count at most; when there are more, all earlier ones count half."""
 
+REPEATS_MAX = 10.0
+"""A package is not expected to be repeated more often than this."""
+
 _DOCUMENT_SPREAD = 0.02  # standard deviation of run times around an estimate of the document, by that estimate
 _FEW_SPREAD = 0.5  # the same around the mean of a single package
 
@@ -32,13 +35,16 @@ Known = Literal["observed", "document", "unknown"]
 class ExpectedSeconds(NamedTuple):
     """Run time of a package of one kind: mean, standard deviation between packages, and how it is known.
 
-    `observed` packages count; the mean itself is uncertain by `sd_seconds / sqrt(observed)`.
+    `observed` packages count; the mean itself is uncertain by `sd_seconds / sqrt(observed)`. Before it succeeds, a package fails
+    and is repeated `repeats` times on average, and a failed attempt takes `failed_seconds`.
     """
 
     mean_seconds: float
     sd_seconds: float
     known: Known
     observed: float
+    repeats: float = 0.0
+    failed_seconds: float = 0.0
 
 
 UNKNOWN = ExpectedSeconds(0.0, 0.0, "unknown", 0.0)
@@ -47,11 +53,13 @@ UNKNOWN = ExpectedSeconds(0.0, 0.0, "unknown", 0.0)
 class RunTimes:
     """Observed run times of one job, by kind of package."""
 
-    __slots__ = ("by_kind", "recorded")
+    __slots__ = ("by_kind", "failed", "recorded")
 
     def __init__(self) -> None:
         """Start with no observation."""
         self.by_kind: dict[int, list[float]] = {}  # packages, their seconds, and the squares of these
+        # By kind: repeated attempts; failed attempts, and their seconds. An engine that takes over counts anew.
+        self.failed: dict[int, list[float]] = {}
         self.recorded: Mapping[str, ActivityRunTimes] = {}  # by activity, from an earlier engine
 
     def add(self, kind: int, seconds: float) -> None:
@@ -63,9 +71,21 @@ class RunTimes:
             known[0] *= 0.5
             known[1] *= 0.5
             known[2] *= 0.5
+            if kind in self.failed:
+                self.failed[kind] = [0.5 * each for each in self.failed[kind]]
         known[0] += 1.0
         known[1] += seconds
         known[2] += seconds * seconds
+
+    def add_repeat(self, kind: int) -> None:
+        """Add an attempt of a package that was tried before."""
+        self.failed.setdefault(kind, [0.0, 0.0, 0.0])[0] += 1.0
+
+    def add_failed(self, kind: int, seconds: float) -> None:
+        """Add the time of an attempt that failed or was lost."""
+        known = self.failed.setdefault(kind, [0.0, 0.0, 0.0])
+        known[1] += 1.0
+        known[2] += seconds
 
     @property
     def observed(self) -> float:
@@ -86,6 +106,7 @@ class RunTimes:
         """The run time of each kind: its own packages, those of its activity, or the estimate of the document."""
         templates = plan.templates
         pooled = self._by_activity(plan)
+        failures = self._failures_by_activity(plan, pooled)
         found = []
         for kind, template in enumerate(templates):
             own = self.by_kind.get(kind)
@@ -97,6 +118,8 @@ class RunTimes:
                 found.append(ExpectedSeconds(seconds, _DOCUMENT_SPREAD * seconds, "document", 1.0))
             else:
                 found.append(UNKNOWN)
+            if failures and (failed := failures.get(template.activity)) is not None:
+                found[-1] = found[-1]._replace(repeats=failed[0], failed_seconds=failed[1])
         return found
 
     def record(self, plan: JobPlan, *, most: int) -> tuple[ActivityRunTimes, ...]:
@@ -143,6 +166,23 @@ class RunTimes:
             for at in range(3):
                 pool[at] += totals[at]
         return found
+
+    def _failures_by_activity(
+        self, plan: JobPlan, pooled: Mapping[str, Sequence[float]]
+    ) -> dict[str, tuple[float, float]]:
+        """Repeated attempts for each package that succeeds, and the mean time of a failed one, where there were any."""
+        totals: dict[str, list[float]] = {}
+        for kind, failed in self.failed.items():
+            known = totals.setdefault(plan.templates[kind].activity, [0.0, 0.0, 0.0])
+            for at in range(3):
+                known[at] += failed[at]
+        return {
+            activity: (min(repeats / (pooled.get(activity, _NONE)[0] + 1.0), REPEATS_MAX), seconds / max(count, 1.0))
+            for activity, (repeats, count, seconds) in totals.items()
+        }
+
+
+_NONE = (0.0,)
 
 
 def _of_totals(totals: Sequence[float]) -> ExpectedSeconds:
