@@ -145,3 +145,15 @@ def test_where_attempts_fail_and_are_repeated_most_intervals_hold_the_end() -> N
         held += sum(each.low_at <= end <= each.high_at for each in known)
         count += len(known)
     assert held / count > 0.7
+
+
+def test_every_package_waits_in_the_queue_of_a_bound_site_whose_room_grows() -> None:
+    bound = SiteEntry(name="lyon", kind="slurm", slots=10, mode="bound")
+    document = SWEEP.replace("COUNT", "600").replace("600 s", "100 s")
+    run = _Recorded(subject_of(document, (bound,), WorldFile(sites=(queue("lyon", 2400.0),))), seed=0)
+    end = START + (run.run().makespan_seconds or 0.0)
+    # Before, nothing is known of the queue.
+    errors = [
+        abs(each.median_at - end) / (end - at) for at, each in run.forecasts if 0.1 < (at - START) / (end - START) < 0.9
+    ]
+    assert median(errors) < 0.35

@@ -28,7 +28,7 @@ from pilotage.model.resources import Demand, slots_for
 
 if TYPE_CHECKING:
     from pilotage.forecast.conditioning import Today
-    from pilotage.forecast.time_left import FreeSlots, QueuedSlots, TimeLeft, WorkGroup
+    from pilotage.forecast.time_left import BoundSlots, FreeSlots, QueuedSlots, RunsAt, TimeLeft, WorkGroup
 
 KEPT_SECONDS = 10.0
 """How long the slots and the work of other jobs are taken for unchanged."""
@@ -43,6 +43,8 @@ _OBSERVED_SD_MIN = 0.02  # of the logarithm of a mean run time
 _DOCUMENT_SD, _ASSUMED_SD = 0.4, 0.7
 _FIRST_WAIT_SECONDS = 60.0  # in a queue of which nothing is known
 _WAITS_MIN = 3
+_ROUNDS_MAX = 12  # in which the room of a bound site is followed
+_FRESH_PARTS = 3  # of the room of a bound site, each of which waits as by chance
 _UNSEEN = 1.5
 _TOO_SHORT = 1.1  # an estimate is doubted where running packages are beyond so many times of it
 _FEW = 2.5  # running packages count for the run time where fewer than so many times of them have finished
@@ -169,7 +171,7 @@ class Forecasts:
     def expectation(self, job: JobState) -> Expectation | None:
         """When a job will be over; None if nothing is known of its run times, its late stages or its slots."""
         # Most jobs are over before their first forecast: only a longer one pays for this import.
-        from pilotage.forecast.time_left import some_running, time_left
+        from pilotage.forecast.time_left import NOT_BOUND, RunsAt, some_running, time_left
 
         if job.late and not job.ended_by:
             return None
@@ -187,16 +189,19 @@ class Forecasts:
             return None
         groups, group_of = self._groups(job, work, usual)
         sites = [site for site in self._placement.possible_sites(queue) if site.known and not site.removed]
-        elapsed: dict[tuple[int, float], list[float]] = {}
-        for (kind, speed), spent in active.items():
-            if kind in group_of:  # else its last package is over, and an attempt is not over yet
-                elapsed.setdefault((group_of[kind], speed), []).extend([each / speed for each in spent])
-        running = some_running(elapsed)
         total = math.fsum(each.packages * (each.expected.mean_seconds or usual) for each in work)
         self._work_seconds[job] = total
         waiting = self._with_rivals(job, groups, total)
-        free, queued = self._slots(job, queue, sites, usual)
-        left = time_left(waiting, running=running, free=free, queued=queued)
+        slots = self._slots(job, queue, sites, packages=packages, usual=usual)
+        elapsed: dict[RunsAt, list[float]] = {}
+        for (kind, site), spent in active.items():
+            if kind in group_of:  # else its last package is over, and an attempt is not over yet
+                speed = site.site.speed
+                place = RunsAt(group_of[kind], speed, slots.bound_sites.get(site, NOT_BOUND))
+                elapsed.setdefault(place, []).extend([each / speed for each in spent])
+        left = time_left(
+            waiting, running=some_running(elapsed), free=slots.free, queued=slots.queued, bound=slots.bound
+        )
         return Expectation(left, packages, _basis(work)) if left is not None else None
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -276,49 +281,68 @@ class Forecasts:
     # --- slots --------------------------------------------------------------------------------------------------------
 
     def _slots(
-        self, job: JobState, queue: QueueClass, sites: Sequence[SiteState], usual: float
-    ) -> tuple[FreeSlots, list[QueuedSlots]]:
-        """Slots beside those in which packages of the job run: free ones, those of other jobs, and queued pilots."""
-        from pilotage.forecast.time_left import FreeSlots, QueuedSlots
+        self, job: JobState, queue: QueueClass, sites: Sequence[SiteState], *, packages: int, usual: float
+    ) -> _OtherSlots:
+        """Slots beside those in which packages of the job run: free ones, those of other jobs, queued pilots and bound sites."""
+        from pilotage.forecast.time_left import BoundSlots, FreeSlots, QueuedSlots
 
         after: list[float] = []
         sizes: list[float] = []
         speeds: list[float] = []
-        queued = []
+        queued: list[QueuedSlots] = []
+        bound: list[BoundSlots] = []
+        bound_sites: dict[SiteState, int] = {}
         self._look_at_slots()
         for site in sites:
             busy = self._busy.get(site, {})
             own = busy.get(job.id, 0)
-            others = sum(busy.values()) - own
             speed = site.site.speed
             if is_bound(site, queue):
-                room = max(0, site.profile.room(queue.shape).limit - own) if not site.asleep else 0
-                waits, each = ([0.0] * QUEUED_MAX, [room / QUEUED_MAX] * QUEUED_MAX) if room else ([], [])
-            else:
-                live = site.slots[queue.shape]
-                # What runs beside it ends at any time within a usual run.
-                for count, seconds in (
-                    (max(0, live - own - others), 0.0),
-                    (min(others, max(0, live - own)), 0.5 * usual),
-                ):
-                    if count:
-                        after.append(seconds)
-                        sizes.append(float(count))
-                        speeds.append(speed)
-                waits, each = _grouped(
-                    [
-                        max(0.0, self._clock.wall_time - request.requested_at)
-                        for request in site.requests.values()
-                        if not request.contacted
-                    ],
-                    float(self._slots_each(site, queue.demand)) if site.expected else 0.0,
-                )
+                waits, each = self._bound_room(job, queue, site, packages=packages)
+                bound_sites[site] = len(bound)
+                bound.append(BoundSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed))
+                continue
+            others = sum(busy.values()) - own
+            live = site.slots[queue.shape]
+            # What runs beside it ends at any time within a usual run.
+            for count, seconds in (
+                (max(0, live - own - others), 0.0),
+                (min(others, max(0, live - own)), 0.5 * usual),
+            ):
+                if count:
+                    after.append(seconds)
+                    sizes.append(float(count))
+                    speeds.append(speed)
+            waits, each = _grouped(
+                [
+                    max(0.0, self._clock.wall_time - request.requested_at)
+                    for request in site.requests.values()
+                    if not request.contacted
+                ],
+                float(self._slots_each(site, queue.demand)) if site.expected else 0.0,
+                most=QUEUED_MAX,
+            )
             if waits and each[0]:
                 cost = site.start_costs.seconds() or 0.0
                 queued.append(
                     QueuedSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed, cost)
                 )
-        return FreeSlots(np.array(after), np.array(sizes), np.array(speeds)), queued
+        free = FreeSlots(np.array(after), np.array(sizes), np.array(speeds))
+        return _OtherSlots(free, queued, bound, bound_sites)
+
+    def _bound_room(
+        self, job: JobState, queue: QueueClass, site: SiteState, *, packages: int
+    ) -> tuple[list[float], list[float]]:
+        """How long packages in the queue of a bound site have waited, and further room there; and for how many each stands."""
+        own = [each for each in site.bound.values() if each.ref.job == job.id and each.counted]
+        waits, each = _grouped(
+            [max(0.0, self._clock.wall_time - attempt.created_at) for attempt in own if not attempt.leased],
+            1.0,
+            most=QUEUED_MAX,
+        )
+        room = 0.0 if site.asleep else usual_room(site, queue.shape, packages=packages) - len(own)
+        parts = min(max(0, math.ceil(room)), _FRESH_PARTS)
+        return [*waits, *[0.0] * parts], [*each, *[room / max(parts, 1)] * parts]
 
     def _slots_each(self, site: SiteState, demand: Demand) -> int:
         """Slots of a pilot that has not started: as many as those that have, or as the site describes it."""
@@ -353,16 +377,37 @@ class Forecasts:
                 known = self._days[site] = (source, possible_days(latency, drift=USUAL_DRIFT))
             return known[1]
         first = 1.0 if site.site.kind == "local" else _FIRST_WAIT_SECONDS
-        usual = max(2.0 * max(waits), *(each / 1e6 for each in latest), first)
+        usual = max(2.0 * max(waits, default=0.0), *(each / 1e6 for each in latest), first)
         return possible_days(empirical_latency([usual]), drift=Drift(factor_sd=0.8, fault_ratio_pilots=math.inf))
 
 
-def _grouped(waits: list[float], size: float) -> tuple[list[float], list[float]]:
+def usual_room(site: SiteState, shape: int, *, packages: int) -> float:
+    """The room of a bound site, over all packages: it grows as they succeed, round by round."""
+    left, rounds, succeeded = float(packages), 0.0, 0
+    while left > 0.0 and rounds < _ROUNDS_MAX:
+        room = max(1, site.profile.room_after(shape, successes=succeeded).limit)
+        rounds += min(1.0, left / room)
+        left -= room
+        succeeded += room
+    # Beyond that the room grows no more.
+    return packages / (rounds + max(0.0, left) / room) if rounds else 0.0
+
+
+class _OtherSlots(NamedTuple):
+    """Slots in which no package of a job runs: free ones, queued pilots, and bound sites with the place of each."""
+
+    free: FreeSlots
+    queued: list[QueuedSlots]
+    bound: list[BoundSlots]
+    bound_sites: dict[SiteState, int]
+
+
+def _grouped(waits: list[float], size: float, *, most: int) -> tuple[list[float], list[float]]:
     """Few waits that stand for many, and the slots of each."""
-    if len(waits) <= QUEUED_MAX:
+    if len(waits) <= most:
         return waits, [size] * len(waits)
     waits.sort()
-    cuts = [at * len(waits) // QUEUED_MAX for at in range(QUEUED_MAX + 1)]
+    cuts = [at * len(waits) // most for at in range(most + 1)]
     parts = [waits[first:last] for first, last in pairwise(cuts)]
     return [sum(part) / len(part) for part in parts], [size * len(part) for part in parts]
 

@@ -54,37 +54,54 @@ class WorkGroup(NamedTuple):
 
 
 class RunningSlots(NamedTuple):
-    """Slots with a package of the job, by group: how long it runs already, and the speed of its host.
+    """Slots with a package of the job, by group: how long it runs already, the speed of its host, and the place of its bound site.
 
     Each stands for as many slots as its size; `some_running` makes few of many.
     """
 
     groups: tuple[int, ...]
+    bound: tuple[int, ...]
     elapsed_seconds: Floats
     speeds: Floats
     sizes: Floats
     slots: int
 
 
-def some_running(elapsed_seconds: Mapping[tuple[int, float], Sequence[float]]) -> RunningSlots:
-    """Running slots by group and speed, in few columns: neighbours by elapsed time are taken together."""
+NOT_BOUND = -1
+
+
+class RunsAt(NamedTuple):
+    """Where packages run: their group, the speed of the host, and the place of the site among `BoundSlots`, if it is one of them."""
+
+    group: int
+    speed: float
+    bound: int = NOT_BOUND
+
+
+def some_running(elapsed_seconds: Mapping[RunsAt, Sequence[float]]) -> RunningSlots:
+    """Running slots, in few columns: neighbours by elapsed time are taken together."""
     count = sum(map(len, elapsed_seconds.values()))
-    groups: list[int] = []
+    places: list[RunsAt] = []
     means: list[float] = []
-    speeds: list[float] = []
     sizes: list[float] = []
-    for (group, speed), elapsed in sorted(elapsed_seconds.items()):
+    for place, elapsed in sorted(elapsed_seconds.items()):
         ordered = sorted(elapsed)
         parts = len(ordered) if count <= RUNNING_MAX else max(1, RUNNING_MAX * len(ordered) // count)
         first = 0
         for part in range(1, parts + 1):
             last = part * len(ordered) // parts
-            groups.append(group)
+            places.append(place)
             means.append(sum(ordered[first:last]) / (last - first))
-            speeds.append(speed)
             sizes.append(float(last - first))
             first = last
-    return RunningSlots(tuple(groups), np.array(means), np.array(speeds), np.array(sizes), count)
+    return RunningSlots(
+        tuple([place.group for place in places]),
+        tuple([place.bound for place in places]),
+        np.array(means),
+        np.array([place.speed for place in places]),
+        np.array(sizes),
+        count,
+    )
 
 
 NOTHING_RUNS = some_running({})
@@ -108,6 +125,18 @@ class QueuedSlots(NamedTuple):
     start_cost_seconds: float
 
 
+class BoundSlots(NamedTuple):
+    """Room at a bound site, where each package is a batch job of its own: it waits in the queue before it runs.
+
+    Some packages have waited for some time already, and count as waiting; `today` are the possible days there.
+    """
+
+    today: Today
+    waited_seconds: Floats
+    sizes: Floats
+    speed: float
+
+
 class TimeLeft(NamedTuple):
     """Seconds until a job is over: mean, median, and an interval that holds nine of ten."""
 
@@ -118,19 +147,24 @@ class TimeLeft(NamedTuple):
 
 
 def time_left(
-    groups: Sequence[WorkGroup], *, running: RunningSlots, free: FreeSlots, queued: Sequence[QueuedSlots]
+    groups: Sequence[WorkGroup],
+    *,
+    running: RunningSlots,
+    free: FreeSlots,
+    queued: Sequence[QueuedSlots],
+    bound: Sequence[BoundSlots] = (),
 ) -> TimeLeft | None:
     """How long a job takes from now; None where no slot is there or will come. Groups come after those they wait for."""
     logs = _run_logarithms(groups)
-    if _is_far_behind(groups, running):
+    if not bound and _is_far_behind(groups, running):
         free, ends = _expected_to_end(groups, running, free)
         busy, running = np.zeros((RUNS, 0)), NOTHING_RUNS
     else:
         busy, ends = _running(groups, running, logs)
-    slots = _joined(busy, running, free, queued)
+    slots = _joined(busy, running, free, queued, bound)
     if slots is None and any(group.packages for group in groups):
         return None
-    over = _follow(groups, np.exp(logs), slots, ends)
+    over = _follow(groups, np.exp(logs), slots, ends, bound)
     ordered = sorted((over * _model_factors()).tolist())
     low, median, high = (_quantile(ordered, share) for share in _QUANTILES)
     return TimeLeft(math.fsum(ordered) / RUNS, median, low, high)
@@ -144,14 +178,40 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 class _Slots:
-    """All slots, in few columns: when each is free in each run, for how many it stands, and the speed of its host."""
+    """All slots, in few columns: when each is free in each run, for how many it stands, and the speed of its host.
 
-    __slots__ = ("power", "powers", "ready", "sizes", "speeds", "total")
+    `waits` is how long a package waits in a queue before it runs there, in each run; none where no site is bound.
+    """
 
-    def __init__(self, ready: Floats, sizes: Floats, speeds: Floats) -> None:
-        self.ready, self.sizes, self.speeds = ready, sizes, speeds
+    __slots__ = ("power", "powers", "ready", "sizes", "speeds", "total", "waits")
+
+    def __init__(self, ready: Floats, sizes: Floats, speeds: Floats, waits: Floats | None) -> None:
+        self.ready, self.sizes, self.speeds, self.waits = ready, sizes, speeds, waits
         self.powers = sizes * speeds
         self.power, self.total = float(self.powers.sum()), float(sizes.sum())
+
+    def each(self, seconds: Floats) -> Floats:
+        """How long a slot takes for a package, in each run."""
+        found: Floats = seconds[:, None] / self.speeds
+        return found if self.waits is None else found + self.waits
+
+    def mean(self, seconds: Floats, each: Floats) -> Floats:
+        """The same on average over the packages that all slots take."""
+        if self.waits is None:
+            return seconds * (self.total / self.power)
+        found: Floats = self.total / np.add.reduce(self.sizes / each, axis=1)
+        return found
+
+    def begun_by_all(self, ready: Floats, each: Floats, batch: _Batch) -> Floats:
+        """When slots together have begun all packages, if all slots count: each has begun (t - ready) / each + 1 by t."""
+        if self.waits is None:
+            found: Floats = ((batch.packages - self.total) * batch.seconds + ready @ self.powers) / self.power
+            return found
+        rates = self.sizes / each
+        all_begun: Floats = (batch.packages - self.total + np.add.reduce(rates * ready, axis=1)) / np.add.reduce(
+            rates, axis=1
+        )
+        return all_begun
 
 
 def _run_logarithms(groups: Sequence[WorkGroup]) -> Floats:
@@ -221,7 +281,13 @@ def _ends_of(begun: Floats, factors: Floats, sigma: Floats, chances: Floats) -> 
     return found
 
 
-def _joined(busy: Floats, running: RunningSlots, free: FreeSlots, queued: Sequence[QueuedSlots]) -> _Slots | None:
+def _joined(
+    busy: Floats,
+    running: RunningSlots,
+    free: FreeSlots,
+    queued: Sequence[QueuedSlots],
+    bound: Sequence[BoundSlots],
+) -> _Slots | None:
     """All slots, in few columns."""
     times, sizes, fast = [busy], [running.sizes], [running.speeds]
     if len(free.sizes):
@@ -229,15 +295,28 @@ def _joined(busy: Floats, running: RunningSlots, free: FreeSlots, queued: Sequen
         sizes.append(free.sizes)
         fast.append(free.speeds)
     for number, site in enumerate(queued):
-        times.append(_starts(site, stream=20 + number))
+        times.append(_starts(site, stream=20 + number) + site.start_cost_seconds)
         sizes.append(site.sizes)
         fast.append(np.full(len(site.sizes), site.speed))
+    waits = None
+    if bound:
+        queues = [_waits_of(site.today)[:, None] for site in bound]
+        others = sum(map(len, sizes)) - len(running.bound)
+        columns = [_zeros()[:, None] if at == NOT_BOUND else queues[at] for at in running.bound]
+        columns += [_zeros()[:, None]] * others
+        for number, (room, wait) in enumerate(zip(bound, queues, strict=True)):
+            # As if it had begun one usual wait before its start.
+            times.append(_starts(room, stream=40 + number) - wait)
+            sizes.append(room.sizes)
+            fast.append(np.full(len(room.sizes), room.speed))
+            columns += [wait] * len(room.sizes)
+        waits = np.concatenate(columns, axis=1) if columns else None
     ready, weights, speed = np.concatenate(times, axis=1), np.concatenate(sizes), np.concatenate(fast)
     count = len(weights)
     if not count:
         return None
     if count <= SLOTS_MAX:
-        return _Slots(ready, weights, speed)
+        return _Slots(ready, weights, speed, waits)
     sums = np.add.reduce(ready, axis=0)
     order = np.argsort(sums, kind="stable")
     weights, speed = weights[order], speed[order]
@@ -247,24 +326,36 @@ def _joined(busy: Floats, running: RunningSlots, free: FreeSlots, queued: Sequen
     cuts[min(range(1, SLOTS_MAX), key=lambda part: abs(cuts[part] - gap))] = gap
     together = np.add.reduceat(weights, cuts)
     # Each row sorted by itself: the first slots of one run are together with the first of another.
-    rows = np.sort(ready, axis=1) if np.ptp(weights) == 0.0 else ready[:, order]
+    rows = np.sort(ready, axis=1) if np.ptp(weights) == 0.0 and waits is None else ready[:, order]
     return _Slots(
         np.add.reduceat(rows * weights, cuts, axis=1) / together,
         together,
         np.add.reduceat(weights * speed, cuts) / together,
+        None if waits is None else np.add.reduceat(waits[:, order] * weights, cuts, axis=1) / together,
     )
 
 
-def _starts(site: QueuedSlots, *, stream: int) -> Floats:
-    """Possible starts of queued pilots, from now, with the cost of the start."""
+def _starts(site: QueuedSlots | BoundSlots, *, stream: int) -> Floats:
+    """Possible starts of batch jobs in a queue, from now."""
     latencies = _days_of(site.today).start_latencies(_uniforms(len(site.sizes), stream=stream), site.waited_seconds)
-    longest = _AGAIN * float(site.today.quantiles_seconds[-1])
     waits = np.maximum(latencies - site.waited_seconds, 0.0)
-    waits[np.isinf(waits)] = longest
-    return waits + site.start_cost_seconds
+    waits[np.isinf(waits)] = _AGAIN * float(site.today.quantiles_seconds[-1])
+    return waits
 
 
-def _follow(groups: Sequence[WorkGroup], factors: Floats, slots: _Slots | None, ends: list[Floats]) -> Floats:
+def _waits_of(today: Today) -> Floats:
+    """How long batch jobs wait in a queue on average, on the day of each run."""
+    found: Floats = today.quantiles_seconds.mean() * _days_of(today).factors[:, 0]
+    return found
+
+
+def _follow(
+    groups: Sequence[WorkGroup],
+    factors: Floats,
+    slots: _Slots | None,
+    ends: list[Floats],
+    bound: Sequence[BoundSlots],
+) -> Floats:
     """The end of every run: group after group, each on the slots as the ones before leave them."""
     over: list[Floats] = []
     begins: list[Floats] = []
@@ -282,9 +373,10 @@ def _follow(groups: Sequence[WorkGroup], factors: Floats, slots: _Slots | None, 
                 earliest.append(np.minimum(begins[before] + feeding, over[before]))
             possible = np.maximum(ready, reduce(np.maximum, earliest)[:, None]) if earliest else ready
             begin = np.minimum.reduce(possible, axis=1)
-            batch = _Batch(group.packages, seconds, group.spread, begin)
+            spread = group.spread if slots.waits is None else _spread_with_waits(group, bound)
+            batch = _Batch(group.packages, seconds, spread, begin)
             waves = group.packages / slots.total
-            mixed_seconds = math.hypot(mixed_seconds, group.spread * group.seconds * math.sqrt(waves))
+            mixed_seconds = math.hypot(mixed_seconds, spread * group.seconds * math.sqrt(waves))
             if group.packages <= 1.0:
                 last, ready = _one(possible, slots, batch)
             elif waves >= _WAVES_MIN and mixed_seconds >= _MIXED * group.seconds:
@@ -297,6 +389,13 @@ def _follow(groups: Sequence[WorkGroup], factors: Floats, slots: _Slots | None, 
         over.append(end)
         begins.append(begin)
     return reduce(np.maximum, over, _zeros())
+
+
+def _spread_with_waits(group: WorkGroup, bound: Sequence[BoundSlots]) -> float:
+    """How much packages differ that wait in a queue first: by their waits, too, which are as different as those of all sites."""
+    quantiles = np.concatenate([site.today.quantiles_seconds for site in bound])
+    whole = group.seconds + float(quantiles.mean())
+    return round(math.hypot(group.spread * group.seconds, float(quantiles.std())) / whole, 2)
 
 
 class _Batch(NamedTuple):
@@ -312,6 +411,8 @@ def _one(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]:
     """What `_waves` finds for a single package, which the first free slot takes."""
     first = ready.argmin(axis=1)
     each = batch.seconds / slots.speeds[first]
+    if slots.waits is not None:
+        each = each + slots.waits[_rows(), first]
     following = ready.copy()
     following[_rows(), first] += each / slots.sizes[first]
     if batch.spread > 0.0:
@@ -324,8 +425,8 @@ def _steady(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats
 
     A slot is then half a package behind on average, so the last package begins half a package later than if packages could be split.
     """
-    each = batch.seconds[:, None] / slots.speeds
-    mean = batch.seconds * (slots.total / slots.power)
+    each = slots.each(batch.seconds)
+    mean = slots.mean(batch.seconds, each)
     last = _begun_by(ready, slots, each, batch) + 0.5 * mean
     end = last + mean
     if batch.spread > _ALIKE:
@@ -335,8 +436,8 @@ def _steady(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats
 
 def _waves(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]:
     """The end of the last of equal packages, each taken by the slot that is free first, and when slots are free then."""
-    seconds, spread = batch.seconds, batch.spread
-    each = seconds[:, None] / slots.speeds
+    spread = batch.spread
+    each = slots.each(batch.seconds)
     begun_by = _begun_by(ready, slots, each, batch)
     taken = np.maximum(np.floor((begun_by[:, None] - ready) / each + (1.0 + 1e-9)), 0.0)
     # Rounding leaves less than one package for each slot: the slots that are free next take them.
@@ -357,17 +458,13 @@ def _waves(ready: Floats, slots: _Slots, batch: _Batch) -> tuple[Floats, Floats]
         lasts += _longest(slots.sizes, spread)
     end = ((following + lasts * each) * (taken + extra > 1e-9)).max(axis=1)
     if spread > _ALIKE:
-        end = np.maximum(end, _stragglers(batch, begun_by, seconds * (slots.total / slots.power)))
+        end = np.maximum(end, _stragglers(batch, begun_by, slots.mean(batch.seconds, each)))
     return end, following + extra * each
 
 
 def _begun_by(ready: Floats, slots: _Slots, each: Floats, batch: _Batch) -> Floats:
-    """When the last of equal packages has begun, in each run, if a slot takes parts of packages, too.
-
-    A slot that is ready at s has begun (t - s) / each + 1 packages by t: all slots together have begun all packages at a time that
-    follows from a division, if every slot counts by then.
-    """
-    found: Floats = ((batch.packages - slots.total) * batch.seconds + ready @ slots.powers) / slots.power
+    """When the last of equal packages has begun, in each run, if a slot takes parts of packages, too."""
+    found = slots.begun_by_all(ready, each, batch)
     counts_from = ready - each
     if bool((np.maximum.reduce(counts_from, axis=1) <= found).all()):
         return found

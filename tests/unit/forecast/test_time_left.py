@@ -15,9 +15,11 @@ from pilotage.forecast.conditioning import NO_DRIFT, USUAL_DRIFT, Drift, possibl
 from pilotage.forecast.latency import empirical_latency
 from pilotage.forecast.time_left import (
     NOTHING_RUNS,
+    BoundSlots,
     FreeSlots,
     QueuedSlots,
     RunningSlots,
+    RunsAt,
     TimeLeft,
     WorkGroup,
     some_running,
@@ -102,7 +104,7 @@ def test_the_slots_after_many_waves_are_free_for_the_next_packages() -> None:
 
 def test_packages_that_run_before_many_others_are_as_slots_with_their_rest() -> None:
     waiting = bag(400, spread=0.3)
-    running = some_running({(0, 1.0): [10.0, 30.0, 50.0, 70.0], (0, 2.0): [20.0]})
+    running = some_running({RunsAt(0, 1.0): [10.0, 30.0, 50.0, 70.0], RunsAt(0, 2.0): [20.0]})
     real = median(scheduled(400, [50.0, 33.0, 20.0, 13.0], spread=0.3, random=Random(seed)) for seed in range(40))
     found = left(waiting, running=running).median_seconds
     assert found == pytest.approx(real * 4.0 / 6.0, rel=0.05)
@@ -110,7 +112,7 @@ def test_packages_that_run_before_many_others_are_as_slots_with_their_rest() -> 
 
 def test_a_stage_waits_for_the_running_packages_of_another_however_much_is_behind_them() -> None:
     following = WorkGroup(100, 10.0, 0.0, 0.0, 10.0, after=(0,))
-    found = left(bag(0), following, running=some_running({(0, 1.0): [10.0]}), slots=free(0.0))
+    found = left(bag(0), following, running=some_running({RunsAt(0, 1.0): [10.0]}), slots=free(0.0))
     assert found.median_seconds == pytest.approx(50.0 + 500.0, rel=0.02)
 
 
@@ -127,14 +129,14 @@ def test_a_fast_host_does_more() -> None:
 
 
 def test_running_packages_end_first_and_their_slots_go_on() -> None:
-    running = some_running({(0, 1.0): [20.0, 20.0]})
+    running = some_running({RunsAt(0, 1.0): [20.0, 20.0]})
     assert left(bag(0), running=running).median_seconds == pytest.approx(40.0, rel=0.02)
     assert left(bag(2), running=running).median_seconds == pytest.approx(100.0, rel=0.02)
 
 
 def test_a_package_that_runs_longer_than_expected_is_not_over_at_once() -> None:
     group = bag(0, spread=0.3)
-    long = left(group, running=some_running({(0, 1.0): [150.0]}))
+    long = left(group, running=some_running({RunsAt(0, 1.0): [150.0]}))
     assert 1.0 < long.median_seconds < 100.0
 
 
@@ -173,6 +175,30 @@ def test_uncertain_queues_and_run_times_widen_the_interval() -> None:
         assert wider.high_seconds - wider.low_seconds > 2.0 * (sure.high_seconds - sure.low_seconds)
 
 
+def bound(*waited_seconds: float, size: float = 1.0) -> BoundSlots:
+    """Room at a bound site whose queue takes 300 s."""
+    today = possible_days(empirical_latency([300.0]), drift=NO_DRIFT)
+    return BoundSlots(today, np.array(waited_seconds), np.full(len(waited_seconds), size), 1.0)
+
+
+def test_every_package_waits_in_the_queue_of_a_bound_site() -> None:
+    def end(*groups: WorkGroup, room: BoundSlots, running: RunningSlots = NOTHING_RUNS) -> float:
+        found = time_left(groups, running=running, free=free(), queued=[], bound=[room])
+        assert found is not None
+        return found.median_seconds
+
+    assert end(bag(1), room=bound(0.0)) == pytest.approx(360.0, rel=0.01)
+    assert end(bag(8), room=bound(0.0, 0.0, size=2.0)) == pytest.approx(720.0, rel=0.01)
+    assert end(bag(8), room=bound(*[100.0] * 4)) == pytest.approx(620.0, rel=0.01)
+    assert end(bag(400, spread=0.4), room=bound(*[0.0] * 4)) == pytest.approx(36_000.0, rel=0.03)
+    running = some_running({RunsAt(0, 1.0, bound=0): [20.0]})
+    assert end(bag(1), room=bound(0.0), running=running) == pytest.approx(360.0, rel=0.01)
+    assert end(bag(2), room=bound(0.0), running=running) == pytest.approx(40.0 + 360.0, rel=0.01)
+    assert end(bag(1), WorkGroup(1, 60.0, 0.0, 0.0, 60.0, after=(0,)), room=bound(0.0)) == pytest.approx(
+        720.0, rel=0.01
+    )
+
+
 def test_a_pilot_that_never_starts_is_missed_and_requested_again() -> None:
     faulty = empirical_latency([100.0, math.inf])
     site = QueuedSlots(possible_days(faulty, drift=NO_DRIFT), np.zeros(1), np.ones(1), 1.0, 0.0)
@@ -192,12 +218,12 @@ def test_many_running_packages_count_like_each_of_them() -> None:
     random = Random(3)
     elapsed = [random.uniform(0.0, 60.0) for _ in range(500)]
     group = bag(2000, spread=0.3)
-    many = left(group, running=some_running({(0, 1.0): elapsed}))
+    many = left(group, running=some_running({RunsAt(0, 1.0): elapsed}))
     real = median(
         scheduled(2000, [max(0.0, 60.0 - each) for each in elapsed], spread=0.3, random=random) for _ in range(20)
     )
     assert many.median_seconds == pytest.approx(real, rel=0.1)
-    kinds = some_running({(0, 1.0): [1.0] * 20, (0, 2.0): [1.0] * 20, (1, 2.0): [1.0] * 2})
+    kinds = some_running({RunsAt(0, 1.0): [1.0] * 20, RunsAt(0, 2.0): [1.0] * 20, RunsAt(1, 2.0): [1.0] * 2})
     assert kinds.sizes.sum() == 42.0
     assert [float(size) for group, size in zip(kinds.groups, kinds.sizes, strict=True) if group == 1] == [2.0]
     assert float(kinds.sizes[kinds.speeds == 2.0].sum()) == 22.0

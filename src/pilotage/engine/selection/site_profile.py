@@ -186,6 +186,12 @@ class SiteProfile:
             return Room(settings.trial_room, "trial")
         return room
 
+    def room_after(self, shape: int, *, successes: int) -> Room:
+        """The room for a shape after so many more successes, each of a submission and an attempt."""
+        return self.room(
+            shape, score=self.score.earned + 2.0 * successes * self.settings.success if successes else None
+        )
+
     def has_room(self, shape: int, *, score: float | None = None) -> bool:
         """Whether one more of a shape may be reserved."""
         used = self.used.get(shape, 0)

@@ -182,8 +182,8 @@ def seconds_of(job: JobState) -> Seconds:
     return found
 
 
-RunningPackages = dict[tuple[int, float], list[float]]
-"""How long each running package of a job runs on the standard platform, by its kind and the speed of its site."""
+RunningPackages = dict[tuple[int, SiteState], list[float]]
+"""How long each running package of a job runs on the standard platform, by its kind and its site."""
 
 
 def running_packages(job: JobState, now: float) -> RunningPackages:
@@ -204,8 +204,7 @@ def running_packages(job: JobState, now: float) -> RunningPackages:
     for site, by_kind in began.items():
         speed = site.site.speed
         for kind, times in by_kind.items():
-            spent = [(now - at) * speed if at < now else 0.0 for at in times]
-            found.setdefault((kind, speed), []).extend(spent)
+            found[kind, site] = [(now - at) * speed if at < now else 0.0 for at in times]
     return found
 
 
