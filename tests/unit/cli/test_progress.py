@@ -85,6 +85,8 @@ def test_the_counts_name_what_there_is_and_nothing_else() -> None:
     [
         ((12 * 60.0, 9 * 60.0, 20 * 60.0), "done in about 12 min (9 to 20)"),
         ((45.0, 30.0, 80.0), "done in about 45 s (30 to 80)"),
+        ((129.0, 111.0, 159.0), "done in about 2.1 min (1.9 to 2.6)"),
+        ((9 * 60.0, 8 * 60.0, 40 * 60.0), "done in about 9.0 min (8.0 to 40)"),
         ((3.5 * 3600.0, 2.75 * 3600.0, 12 * 3600.0), "done in about 3.5 h (2.8 to 12)"),
         ((3 * 86400.0, 2 * 86400.0, 9 * 86400.0), "done in about 3.0 d (2.0 to 9.0)"),
         ((-5.0, -9.0, 20.0), "done in about 0 s (0 to 20)"),
@@ -104,7 +106,7 @@ def test_the_forecast_replaces_the_time_at_the_present_rate_and_a_held_job_has_n
     assert counts_line(told(done=10), meter) == "10 of 100 packages done, 1.0/s, 1 min 30 s left"
     known = EndForecast(made_at=0.0, median_at=300.0, low_at=200.0, high_at=600.0, mean_at=300.0)
     line = counts_line(told(done=10, forecast=known), meter)
-    assert line == "10 of 100 packages done, 1.0/s, done in about 5 min (3 to 10)"
+    assert line == "10 of 100 packages done, 1.0/s, done in about 5.0 min (3.3 to 10)"
     assert "done in" not in counts_line(told(done=10, forecast=known, held=True), meter)
     assert "done in" not in counts_line(told(done=10, forecast=known))
 

@@ -82,7 +82,8 @@ def _errors(errors: Errors) -> Iterator[str]:
     for error in (-1.0, -0.5, 0.0, 0.5, 1.0):
         style = "ideal" if error == 0.0 else "grid"
         yield f'<line class="{style}" x1="{left:.1f}" x2="{right:.1f}" y1="{y(error):.1f}" y2="{y(error):.1f}"/>'
-        yield text_at(f"{100 * error:+.0f} %", x=left - 8, y=y(error) + 4, style="small", anchor="end")
+        name = f"{100 * error:+.0f} %" if error else "0 %"
+        yield text_at(name, x=left - 8, y=y(error) + 4, style="small", anchor="end")
     yield from _frame(_RIGHT, "Error of the median, by the time that was left", "time left when the forecast was made")
     for at, (style, name) in enumerate((("inside", "inside its interval"), ("outside", "outside"))):
         yield f'<circle class="{style}" cx="{left + 6 + 150 * at:.1f}" cy="{_TOP - 18:.1f}" r="3.2"/>'

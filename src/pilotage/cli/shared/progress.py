@@ -257,7 +257,8 @@ def end_text(forecast: EndForecast, *, now: float) -> str:
         return "expected to be done by now"
     size, unit = next((each for each in _UNITS if max(median, 1.0) >= 2.0 * each[0]), _UNITS[-1])
     shown = [each / size for each in (median, low, high)]
-    about, least, most = (f"{each:.1f}" if size >= 3_600.0 and each < 10.0 else f"{each:.0f}" for each in shown)
+    fine = size > 1.0 and shown[0] < 10.0  # 2 min (2 to 3) would say little
+    about, least, most = (f"{each:.1f}" if fine and each < 10.0 else f"{each:.0f}" for each in shown)
     return f"done in about {about} {unit} ({least} to {most})"
 
 
