@@ -11,6 +11,10 @@ import numpy as np
 
 from pilotage.forecast.steps import Floats
 
+LIMIT = 4
+"""Standard deviations that no package is expected to be off by."""
+OVERDUE_SHARE = 0.3
+"""Of the time that a package runs beyond that limit: so long it is expected to run yet, since something holds it up."""
 _ROUNDS_MAX = 8
 _PRECISION = 0.01  # of the mean
 _RUNNING_MAX = 6  # that are looked at one by one
@@ -149,8 +153,9 @@ def expected_rest(*, mean_seconds: float, spread: float, elapsed_seconds: float)
     variance = math.log1p(max(spread, _SPREAD_MIN) ** 2)
     sigma = math.sqrt(variance)
     begun = math.log(max(elapsed_seconds, 1e-9) / mean_seconds) / sigma + 0.5 * sigma
-    if begun > _FAR:
-        return sigma * elapsed_seconds / begun  # the tail falls about so fast there
+    if begun > _FAR:  # the tail falls about so fast there
+        overdue = elapsed_seconds - mean_seconds * math.exp(LIMIT * sigma)
+        return max(sigma * elapsed_seconds / begun, OVERDUE_SHARE * overdue)
     left = math.erfc(begun * _PER_SIGMA)
     return max(mean_seconds * math.erfc((begun - sigma) * _PER_SIGMA) / left - elapsed_seconds, 0.0)
 
@@ -171,8 +176,8 @@ def _parts(elapsed_seconds: Sequence[float]) -> list[tuple[float, float]]:
 
 # The normal distribution of whole arrays, from tables: good to some thousandths, and quick.
 
-_PER_UNIT, _LIMIT = 128, 4
-_GRID = np.arange(-_LIMIT * _PER_UNIT, _LIMIT * _PER_UNIT + 1) / _PER_UNIT
+_PER_UNIT = 128
+_GRID = np.arange(-LIMIT * _PER_UNIT, LIMIT * _PER_UNIT + 1) / _PER_UNIT
 _CHANCES = np.array([NormalDist().cdf(float(each)) for each in _GRID])
 _PARTS = 1 << 14
 _VALUES = np.interp((np.arange(_PARTS) + 0.5) / _PARTS, _CHANCES, _GRID)
@@ -180,7 +185,7 @@ _VALUES = np.interp((np.arange(_PARTS) + 0.5) / _PARTS, _CHANCES, _GRID)
 
 def cdf(at: Floats) -> Floats:
     """The probability of a smaller value."""
-    found: Floats = _CHANCES.take((at * _PER_UNIT + (_LIMIT * _PER_UNIT + 0.5)).astype(np.intp), mode="clip")
+    found: Floats = _CHANCES.take((at * _PER_UNIT + (LIMIT * _PER_UNIT + 0.5)).astype(np.intp), mode="clip")
     return found
 
 

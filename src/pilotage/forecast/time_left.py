@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pilotage.forecast.completion import uniforms
 from pilotage.forecast.conditioning import RunDays, Today
-from pilotage.forecast.run_time import cdf, expected_rest, inverse_cdf
+from pilotage.forecast.run_time import LIMIT, OVERDUE_SHARE, cdf, expected_rest, inverse_cdf
 from pilotage.forecast.steps import Floats
 
 RUNS = 32
@@ -270,10 +270,12 @@ def _running(groups: Sequence[WorkGroup], running: RunningSlots, logs: Floats) -
     if len(of) < running.slots:  # the last of several slots in one column
         chances = np.exp(_log_uniforms(len(of), stream=13) / running.sizes)
         lasts = _ends_of(begun, factors, sigma, chances) * mean - running.elapsed_seconds
+    overdue = OVERDUE_SHARE * np.maximum(running.elapsed_seconds - mean * np.exp(LIMIT * sigma), 0.0)
+    lasts = np.maximum(lasts, overdue)
     firsts = [at for at, group in enumerate(of) if not at or of[at - 1] != group]
     for at, last in zip(firsts, np.maximum.reduceat(lasts, firsts, axis=1).T, strict=True):
-        ends[of[at]] = np.maximum(last, 0.0)
-    return np.maximum(each, 0.0), ends
+        ends[of[at]] = last
+    return np.maximum(each, overdue), ends
 
 
 def _ends_of(begun: Floats, factors: Floats, sigma: Floats, chances: Floats) -> Floats:

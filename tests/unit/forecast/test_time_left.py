@@ -140,6 +140,11 @@ def test_a_package_that_runs_longer_than_expected_is_not_over_at_once() -> None:
     assert 1.0 < long.median_seconds < 100.0
 
 
+def test_something_holds_up_a_package_that_runs_ten_times_longer_than_all_others() -> None:
+    found = left(bag(0, spread=0.1), running=some_running({RunsAt(0, 1.0): [10_000.0]}))
+    assert found.median_seconds > 1000.0
+
+
 def test_a_stage_that_waits_for_all_of_another_begins_when_that_is_over() -> None:
     merge = WorkGroup(1, 30.0, 0.0, 0.0, 30.0, after=(0,))
     assert left(bag(9), merge, slots=free(*[0.0] * 4)).median_seconds == pytest.approx(180.0 + 30.0, rel=0.01)
