@@ -108,6 +108,9 @@ def test_the_forecast_replaces_the_time_at_the_present_rate_and_a_held_job_has_n
     line = counts_line(told(done=10, forecast=known), meter)
     assert line == "10 of 100 packages done, 1.0/s, done in about 5.0 min (3.3 to 10)"
     assert "done in" not in counts_line(told(done=10, forecast=known, held=True), meter)
+    past = counts_line(told(done=10, forecast=known, now=650.0), meter)
+    assert past.endswith("expected to be done by now")
+    assert counts_line(told(done=10, forecast=known, now=700.0), meter).endswith("1 min 30 s left")
     assert "done in" not in counts_line(told(done=10, forecast=known))
 
 

@@ -150,11 +150,11 @@ def _forecast(job: dict[str, Any], progress: Any) -> str | None:
         return None
     import msgspec
 
-    from pilotage.cli.shared.progress import end_text
+    from pilotage.cli.shared.progress import end_text, holds
     from pilotage.model.answers import EndForecast
 
-    forecast = msgspec.convert(job["forecast"], EndForecast)
-    return f"{end_text(forecast, now=progress['now'])}, at {moment(forecast.median_at)}"
+    forecast, now = msgspec.convert(job["forecast"], EndForecast), progress["now"]
+    return f"{end_text(forecast, now=now)}, at {moment(forecast.median_at)}" if holds(forecast, now=now) else None
 
 
 def _trouble_lines(told: Any) -> Iterator[str]:

@@ -236,18 +236,27 @@ def counts_line(progress: Progress, meter: Meter | None = None) -> str:
         "dropped": progress.dropped,
     }
     parts += [f"{count:,} {word}" for word, count in named.items() if count]
+    forecast = progress.forecast if holds(progress.forecast, now=progress.now) else None
     if meter is not None and meter.per_second:
         parts.append(rate_text(meter.per_second))
-        left = meter.left_seconds(progress) if progress.forecast is None else None
+        left = meter.left_seconds(progress) if forecast is None else None
         if left:
             parts.append(f"{duration(_rough(left))} left")
-    if meter is not None and progress.forecast is not None and not progress.held:
-        parts.append(end_text(progress.forecast, now=progress.now))
+    if meter is not None and forecast is not None and not progress.held:
+        parts.append(end_text(forecast, now=progress.now))
     trouble = f"; {one_line(progress.trouble)}" if progress.trouble else ""
     return ", ".join(parts) + (" (held)" if progress.held else "") + trouble
 
 
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+_OVERDUE_SECONDS_MAX = 60.0  # by then there is another forecast, if anything is known
+
+
+def holds(forecast: EndForecast | None, *, now: float) -> bool:
+    """Whether there is a forecast, and it is not long past: a job whose sites are lost is not about to be done."""
+    return forecast is not None and now <= forecast.high_at + _OVERDUE_SECONDS_MAX
 
 
 def end_text(forecast: EndForecast, *, now: float) -> str:
