@@ -213,13 +213,17 @@ class LatencyHistory:
     ) -> None:
         """A pilot started so long after its request; its submission, up to the native id, took a part of that."""
         latency = max(0.0, latency_seconds)
+        parts = None
+        if submission_seconds is not None:
+            submission = min(max(0.0, submission_seconds), latency)
+            parts = bin_of(submission), bin_of(latency - submission)
+        number = bin_of(latency)
         for counts in self._counted(submitter, at, at - latency):
             counts.starts += 1
-            _count(counts.latencies, latency)
-            if submission_seconds is not None:
-                submission = min(max(0.0, submission_seconds), latency)
-                _count(counts.submissions, submission)
-                _count(counts.rests, latency - submission)
+            counts.latencies[number] = counts.latencies.get(number, 0) + 1
+            if parts is not None:
+                counts.submissions[parts[0]] = counts.submissions.get(parts[0], 0) + 1
+                counts.rests[parts[1]] = counts.rests.get(parts[1], 0) + 1
         self._remember(at, is_fault=False)
 
     def fault(self, submitter: Submitter, *, at: float, waited_seconds: float = 0.0) -> None:
@@ -247,7 +251,11 @@ class LatencyHistory:
         self._untrimmed += 1
         if self._untrimmed >= _TRIM_EVERY:
             self._trim_hours()
-        return group.total, group.hours.setdefault(hour_of_week(requested_at), _Counts())
+        hour = hour_of_week(requested_at)
+        cell = group.hours.get(hour)
+        if cell is None:
+            cell = group.hours[hour] = _Counts()
+        return group.total, cell
 
     def _remember(self, at: float, *, is_fault: bool) -> None:
         self._latest_at = max(self._latest_at, at)

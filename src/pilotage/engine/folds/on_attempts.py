@@ -16,6 +16,7 @@ from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import learn, learn_failure, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, template_of
+from pilotage.engine.state.run_times import SERVED_MAX
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
@@ -309,7 +310,7 @@ def on_attempt_finished(
             _inform_guard(state, attempt, data.manifest)
         phases = data.phases
         learn(job, attempt, phases, state.clock.wall_time)
-        if speaker is not None and phases:
+        if speaker is not None and phases and speaker.served < SERVED_MAX:
             learn_start(job, speaker, attempt, phases)
         if len(phases) != 1 or phases[0].phase != "application":
             score_phases(state, attempt, phases, succeeded=True)

@@ -146,8 +146,6 @@ def learn_failure(job: JobState, attempt: AttemptState, now: float) -> None:
 def learn_start(job: JobState, pilot: PilotState, attempt: AttemptState, phases: tuple[PhaseTimes, ...]) -> None:
     """Add setup and inputs of an attempt to the start costs of its site: of the first one of its pilot, or of a later one."""
     costs, activity = attempt.site.start_costs, template_of(job, attempt.number).activity
-    if pilot.served and not costs.wants(activity):
-        return
     seconds = 0.0
     for each in phases:
         if each.phase in _START:
@@ -155,8 +153,8 @@ def learn_start(job: JobState, pilot: PilotState, attempt: AttemptState, phases:
     if pilot.served:
         costs.add_later(activity, seconds)
     else:
-        pilot.served = True
         costs.add_first(activity, seconds)
+    pilot.served += 1
 
 
 def usual_seconds(queue: QueueClass) -> float:

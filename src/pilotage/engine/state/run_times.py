@@ -196,6 +196,8 @@ def _of_totals(totals: Sequence[float]) -> ExpectedSeconds:
 
 SAMPLES_MAX = 32
 """Attempts of an activity that the start cost at a site follows from: the latest first ones, and the first later ones."""
+SERVED_MAX = 8
+"""Attempts of one pilot that start costs follow from: the first, and some later ones."""
 _SAMPLES_MIN = 3
 
 
@@ -212,17 +214,15 @@ class StartCosts:
         self._first: dict[str, deque[float]] = {}  # by activity
         self._later: dict[str, list[float]] = {}
 
-    def wants(self, activity: str) -> bool:
-        """Whether a later attempt of an activity is still of use."""
-        return len(self._later.get(activity, ())) < SAMPLES_MAX
-
     def add_first(self, activity: str, seconds: float) -> None:
         """Add setup and inputs of the first attempt of a pilot."""
         self._first.setdefault(activity, deque(maxlen=SAMPLES_MAX)).append(seconds)
 
     def add_later(self, activity: str, seconds: float) -> None:
-        """Add setup and inputs of a later attempt."""
-        self._later.setdefault(activity, []).append(seconds)
+        """Add setup and inputs of a later attempt, if there are not enough."""
+        known = self._later.setdefault(activity, [])
+        if len(known) < SAMPLES_MAX:
+            known.append(seconds)
 
     def seconds(self) -> float | None:
         """The difference of the medians, over all activities; None while too few attempts were seen."""

@@ -121,7 +121,7 @@ class PilotState:
         self.leaving = ""
         self.draining = ""  # why it gets no more work and leaves when idle
         self.node = ""
-        self.served = False  # an attempt of it has succeeded
+        self.served = 0  # attempts of it that the start costs of its site follow from
         self.barred: frozenset[int] = frozenset()  # shapes restricted to other nodes than its own
         self.sequence = 0
         self.suspect = False
