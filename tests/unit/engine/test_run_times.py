@@ -162,6 +162,15 @@ def test_failed_attempts_are_expected_as_often_and_as_long_as_they_were() -> Non
     assert known.expected(TWO)[1].repeats == 0.0
 
 
+def test_an_engine_that_takes_over_does_not_take_packages_of_the_one_before_for_packages_without_failures() -> None:
+    again = RunTimes()
+    again.restore(times_of(*[10.0] * 200).record(TWO, most=10))
+    again.add(0, 10.0)
+    again.add_repeat(0)
+    again.add_failed(0, 10.0)
+    assert again.expected(TWO)[0].repeats == 0.5
+
+
 def test_failures_of_long_ago_count_less_as_run_times_do() -> None:
     known = times_of(*[10.0] * LEARNED_MAX)
     for _ in range(LEARNED_MAX):

@@ -106,7 +106,7 @@ class RunTimes:
         """The run time of each kind: its own packages, those of its activity, or the estimate of the document."""
         templates = plan.templates
         pooled = self._by_activity(plan)
-        failures = self._failures_by_activity(plan, pooled)
+        failures = self._failures_by_activity(plan) if self.failed else None
         found = []
         for kind, template in enumerate(templates):
             own = self.by_kind.get(kind)
@@ -167,22 +167,21 @@ class RunTimes:
                 pool[at] += totals[at]
         return found
 
-    def _failures_by_activity(
-        self, plan: JobPlan, pooled: Mapping[str, Sequence[float]]
-    ) -> dict[str, tuple[float, float]]:
+    def _failures_by_activity(self, plan: JobPlan) -> dict[str, tuple[float, float]]:
         """Repeated attempts for each package that succeeds, and the mean time of a failed one, where there were any."""
         totals: dict[str, list[float]] = {}
         for kind, failed in self.failed.items():
             known = totals.setdefault(plan.templates[kind].activity, [0.0, 0.0, 0.0])
             for at in range(3):
                 known[at] += failed[at]
+        succeeded = dict.fromkeys(totals, 1.0)  # what an earlier engine saw does not count: its failures are not known
+        for kind, observed in self.by_kind.items():
+            if plan.templates[kind].activity in succeeded:
+                succeeded[plan.templates[kind].activity] += observed[0]
         return {
-            activity: (min(repeats / (pooled.get(activity, _NONE)[0] + 1.0), REPEATS_MAX), seconds / max(count, 1.0))
+            activity: (min(repeats / succeeded[activity], REPEATS_MAX), seconds / max(count, 1.0))
             for activity, (repeats, count, seconds) in totals.items()
         }
-
-
-_NONE = (0.0,)
 
 
 def _of_totals(totals: Sequence[float]) -> ExpectedSeconds:
