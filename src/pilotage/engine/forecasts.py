@@ -382,15 +382,17 @@ class Forecasts:
 
 
 def usual_room(site: SiteState, shape: int, *, packages: int) -> float:
-    """The room of a bound site, over all packages: it grows as they succeed, round by round."""
-    left, rounds, succeeded = float(packages), 0.0, 0
-    while left > 0.0 and rounds < _ROUNDS_MAX:
+    """The room of a bound site, as the mean over some packages: it grows as they succeed, round by round."""
+    left, rounds, succeeded, room = packages, 0.0, 0, 1
+    for _ in range(_ROUNDS_MAX):
+        if left <= 0:
+            break
         room = max(1, site.profile.room_after(shape, successes=succeeded).limit)
         rounds += min(1.0, left / room)
         left -= room
         succeeded += room
-    # Beyond that the room grows no more.
-    return packages / (rounds + max(0.0, left) / room) if rounds else 0.0
+    rounds += max(0, left) / room  # from then on, it hardly grows
+    return packages / rounds
 
 
 class _OtherSlots(NamedTuple):
