@@ -14,9 +14,8 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_packages import forget_epoch
 from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
-from pilotage.engine.state.job_queries import learn, learn_failure, learn_start
+from pilotage.engine.state.job_queries import SERVED_MAX, learn, learn_failure, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, template_of
-from pilotage.engine.state.run_times import SERVED_MAX
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve

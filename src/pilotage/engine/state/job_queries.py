@@ -143,6 +143,10 @@ def learn_failure(job: JobState, attempt: AttemptState, now: float) -> None:
         job.run_times.add_failed(job.kinds[attempt.number], seconds * attempt.site.site.speed)
 
 
+SERVED_MAX = 3
+"""Attempts of one pilot that start costs follow from: the first, and some later ones."""
+
+
 def learn_start(job: JobState, pilot: PilotState, attempt: AttemptState, phases: tuple[PhaseTimes, ...]) -> None:
     """Add setup and inputs of an attempt to the start costs of its site: of the first one of its pilot, or of a later one."""
     costs, activity = attempt.site.start_costs, template_of(job, attempt.number).activity

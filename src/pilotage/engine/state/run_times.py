@@ -195,8 +195,6 @@ def _of_totals(totals: Sequence[float]) -> ExpectedSeconds:
 
 SAMPLES_MAX = 32
 """Attempts of an activity that the start cost at a site follows from: the latest first ones, and the first later ones."""
-SERVED_MAX = 8
-"""Attempts of one pilot that start costs follow from: the first, and some later ones."""
 _SAMPLES_MIN = 3
 
 
