@@ -293,9 +293,13 @@ def test_lines_of_setup_come_before_all_that_is_looked_at_there_and_are_written(
         (folder / name).chmod(0o755)
     (folder / "python3").write_text("#!/bin/sh\necho 3.13.1\n")
     (folder / "python3").chmod(0o755)
+    tools = tmp_path / "tools"  # a computer without Slurm
+    tools.mkdir()
+    for each in Path("/usr/bin").iterdir():
+        if each.name not in ("sbatch", "squeue", "sinfo", "scontrol", "sacct", "scancel"):
+            (tools / each.name).symlink_to(each)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setenv("SLURM_CONF", "/no/such/file")  # where Slurm is installed, it does not answer
+    monkeypatch.setenv("PATH", str(tools))
     assert "no batch system was found there" in refused("site", "add", "lyon", "--kind", "slurm")
     told = json.loads(run("site", "add", "lyon", "--setup", f"PATH={folder}:$PATH", "--setup", "true", "--json").stdout)
     assert (told["found"]["kind"], told["entry"]["setup"]) == ("slurm", [f"PATH={folder}:$PATH", "true"])
