@@ -161,6 +161,7 @@ class Forecasts:
         self._rivals: dict[int, tuple[list[float], list[float]]] = {}  # by priority: work of jobs, in order; sums of it
         self._busy_at = -math.inf
         self._busy: dict[SiteState, dict[str, int]] = {}  # by site and job: running attempts
+        self._queued: dict[tuple[SiteState, int], tuple[tuple[int, int], QueuedSlots | None]] = {}  # by site and shape
         self._days: dict[SiteState, tuple[object, Today]] = {}
 
     def forget(self, job: JobState) -> None:
@@ -284,7 +285,7 @@ class Forecasts:
         self, job: JobState, queue: QueueClass, sites: Sequence[SiteState], *, packages: int, usual: float
     ) -> _OtherSlots:
         """Slots beside those in which packages of the job run: free ones, those of other jobs, queued pilots and bound sites."""
-        from pilotage.forecast.time_left import BoundSlots, FreeSlots, QueuedSlots
+        from pilotage.forecast.time_left import BoundSlots, FreeSlots
 
         after: list[float] = []
         sizes: list[float] = []
@@ -313,22 +314,33 @@ class Forecasts:
                     after.append(seconds)
                     sizes.append(float(count))
                     speeds.append(speed)
-            waits, each = _grouped(
-                [
-                    max(0.0, self._clock.wall_time - request.requested_at)
-                    for request in site.requests.values()
-                    if not request.contacted
-                ],
-                float(self._slots_each(site, queue.demand)) if site.expected else 0.0,
-                most=QUEUED_MAX,
-            )
-            if waits and each[0]:
-                cost = site.start_costs.seconds() or 0.0
-                queued.append(
-                    QueuedSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed, cost)
-                )
+            if site.expected and (pilots := self._queued_pilots(site, queue)) is not None:
+                queued.append(pilots)
         free = FreeSlots(np.array(after), np.array(sizes), np.array(speeds))
         return _OtherSlots(free, queued, bound, bound_sites)
+
+    def _queued_pilots(self, site: SiteState, queue: QueueClass) -> QueuedSlots | None:
+        """The slots of pilots in the queue of a site; the same for some seconds, unless pilots come or go."""
+        from pilotage.forecast.time_left import QueuedSlots
+
+        known = self._queued.get((site, queue.shape))
+        if known is not None and known[0] == (site.expected, len(site.requests)):
+            return known[1]
+        waits, each = _grouped(
+            [
+                max(0.0, self._clock.wall_time - request.requested_at)
+                for request in site.requests.values()
+                if not request.contacted
+            ],
+            float(self._slots_each(site, queue.demand)),
+            most=QUEUED_MAX,
+        )
+        found = None
+        if waits and each[0]:
+            cost, speed = site.start_costs.seconds() or 0.0, site.site.speed
+            found = QueuedSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed, cost)
+        self._queued[site, queue.shape] = (site.expected, len(site.requests)), found
+        return found
 
     def _bound_room(
         self, job: JobState, queue: QueueClass, site: SiteState, *, packages: int
@@ -356,6 +368,7 @@ class Forecasts:
             return
         self._busy_at = self._clock.now
         self._busy = {}
+        self._queued.clear()
         for pilot in self._pilots.by_name.values():
             if pilot.assigned:
                 here = self._busy.setdefault(pilot.site, {})

@@ -22,9 +22,9 @@ from pilotage.forecast.steps import Floats
 
 RUNS = 32
 """Possible runs that are followed."""
-SLOTS_MAX = 16
+SLOTS_MAX = 12
 """Slots that are followed one by one; where there are more, neighbours in time are taken together."""
-RUNNING_MAX = 8
+RUNNING_MAX = 7
 """The same of slots with running packages."""
 MODEL_SD = 0.06
 """Standard deviation of the logarithm of the time left that no part of the model stands for."""
@@ -115,14 +115,29 @@ class FreeSlots(NamedTuple):
     speeds: Floats
 
 
-class QueuedSlots(NamedTuple):
-    """Slots of pilots that wait in the queue of one site; `today` are the possible days there."""
+class QueuedSlots:
+    """Slots of pilots that wait in the queue of one site; `today` are the possible days there.
 
-    today: Today
-    waited_seconds: Floats
-    sizes: Floats
-    speed: float
-    start_cost_seconds: float
+    Who asks for several jobs within some seconds keeps it, since the possible starts are the same for all.
+    """
+
+    __slots__ = ("_starts", "sizes", "speeds", "start_cost_seconds", "today", "waited_seconds")
+
+    def __init__(
+        self, today: Today, waited_seconds: Floats, sizes: Floats, speed: float, start_cost_seconds: float
+    ) -> None:
+        """Pilots that have waited for so long, with so many slots each."""
+        self.today, self.waited_seconds, self.sizes = today, waited_seconds, sizes
+        self.start_cost_seconds, self.speeds = start_cost_seconds, np.full(len(sizes), speed)
+        self._starts: dict[int, Floats] = {}
+
+    def starts(self, *, stream: int) -> Floats:
+        """Possible starts of the pilots, from now, with the cost of the start."""
+        found = self._starts.get(stream)
+        if found is None:
+            waits = _starts(self.today, self.waited_seconds, stream=stream)
+            found = self._starts[stream] = waits + self.start_cost_seconds
+        return found
 
 
 class BoundSlots(NamedTuple):
@@ -205,13 +220,12 @@ class _Slots:
     def begun_by_all(self, ready: Floats, each: Floats, batch: _Batch) -> Floats:
         """When slots together have begun all packages, if all slots count: each has begun (t - ready) / each + 1 by t."""
         if self.waits is None:
-            found: Floats = ((batch.packages - self.total) * batch.seconds + ready @ self.powers) / self.power
-            return found
+            work: Floats = (batch.packages - self.total) * batch.seconds + ready @ self.powers
+            return work / self.power
         rates = self.sizes / each
-        all_begun: Floats = (batch.packages - self.total + np.add.reduce(rates * ready, axis=1)) / np.add.reduce(
-            rates, axis=1
-        )
-        return all_begun
+        begun: Floats = np.add.reduce(rates * ready, axis=1) + (batch.packages - self.total)
+        begun /= np.add.reduce(rates, axis=1)
+        return begun
 
 
 def _run_logarithms(groups: Sequence[WorkGroup]) -> Floats:
@@ -297,9 +311,9 @@ def _joined(
         sizes.append(free.sizes)
         fast.append(free.speeds)
     for number, site in enumerate(queued):
-        times.append(_starts(site, stream=20 + number) + site.start_cost_seconds)
+        times.append(site.starts(stream=20 + number))
         sizes.append(site.sizes)
-        fast.append(np.full(len(site.sizes), site.speed))
+        fast.append(site.speeds)
     waits = None
     if bound:
         queues = [_waits_of(site.today)[:, None] for site in bound]
@@ -308,7 +322,7 @@ def _joined(
         columns += [_zeros()[:, None]] * others
         for number, (room, wait) in enumerate(zip(bound, queues, strict=True)):
             # As if it had begun one usual wait before its start.
-            times.append(_starts(room, stream=40 + number) - wait)
+            times.append(_starts(room.today, room.waited_seconds, stream=40 + number) - wait)
             sizes.append(room.sizes)
             fast.append(np.full(len(room.sizes), room.speed))
             columns += [wait] * len(room.sizes)
@@ -337,11 +351,11 @@ def _joined(
     )
 
 
-def _starts(site: QueuedSlots | BoundSlots, *, stream: int) -> Floats:
+def _starts(today: Today, waited_seconds: Floats, *, stream: int) -> Floats:
     """Possible starts of batch jobs in a queue, from now."""
-    latencies = _days_of(site.today).start_latencies(_uniforms(len(site.sizes), stream=stream), site.waited_seconds)
-    waits = np.maximum(latencies - site.waited_seconds, 0.0)
-    waits[np.isinf(waits)] = _AGAIN * float(site.today.quantiles_seconds[-1])
+    latencies = _days_of(today).start_latencies(_uniforms(len(waited_seconds), stream=stream), waited_seconds)
+    waits = np.maximum(latencies - waited_seconds, 0.0)
+    waits[np.isinf(waits)] = _AGAIN * float(today.quantiles_seconds[-1])
     return waits
 
 
