@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -193,15 +193,22 @@ class Forecasts:
         total = math.fsum(each.packages * (each.expected.mean_seconds or usual) for each in work)
         self._work_seconds[job] = total
         waiting = self._with_rivals(job, groups, total)
-        slots = self._slots(job, queue, sites, packages=packages, usual=usual)
+        own: dict[SiteState, int] = {}
+        for (_, site), spent in active.spent_seconds.items():
+            own[site] = own.get(site, 0) + round(active.each * len(spent))
+        slots = self._slots(job, queue, {site: own.get(site, 0) for site in sites}, packages=packages, usual=usual)
         elapsed: dict[RunsAt, list[float]] = {}
-        for (kind, site), spent in active.items():
+        for (kind, site), spent in active.spent_seconds.items():
             if kind in group_of:  # else its last package is over, and an attempt is not over yet
                 speed = site.site.speed
                 place = RunsAt(group_of[kind], speed, slots.bound_sites.get(site, NOT_BOUND))
                 elapsed.setdefault(place, []).extend([each / speed for each in spent])
         left = time_left(
-            waiting, running=some_running(elapsed), free=slots.free, queued=slots.queued, bound=slots.bound
+            waiting,
+            running=some_running(elapsed, each=active.each),
+            free=slots.free,
+            queued=slots.queued,
+            bound=slots.bound,
         )
         return Expectation(left, packages, _basis(work)) if left is not None else None
 
@@ -282,9 +289,12 @@ class Forecasts:
     # --- slots --------------------------------------------------------------------------------------------------------
 
     def _slots(
-        self, job: JobState, queue: QueueClass, sites: Sequence[SiteState], *, packages: int, usual: float
+        self, job: JobState, queue: QueueClass, sites: Mapping[SiteState, int], *, packages: int, usual: float
     ) -> _OtherSlots:
-        """Slots beside those in which packages of the job run: free ones, those of other jobs, queued pilots and bound sites."""
+        """Slots beside those in which packages of the job run: free ones, those of other jobs, queued pilots and bound sites.
+
+        Of each site it is given how many packages of the job run there.
+        """
         from pilotage.forecast.time_left import BoundSlots, FreeSlots
 
         after: list[float] = []
@@ -294,16 +304,17 @@ class Forecasts:
         bound: list[BoundSlots] = []
         bound_sites: dict[SiteState, int] = {}
         self._look_at_slots()
-        for site in sites:
-            busy = self._busy.get(site, {})
-            own = busy.get(job.id, 0)
+        for site, own in sites.items():
             speed = site.site.speed
             if is_bound(site, queue):
                 waits, each = self._bound_room(job, queue, site, packages=packages)
                 bound_sites[site] = len(bound)
                 bound.append(BoundSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed))
                 continue
-            others = sum(busy.values()) - own
+            others = 0
+            if (busy := self._busy.get(site)) is not None:
+                own = max(own, busy.get(job.id, 0))  # noqa: PLW2901 # some are assigned and do not run yet
+                others = sum(busy.values()) - busy.get(job.id, 0)
             live = site.slots[queue.shape]
             # What runs beside it ends at any time within a usual run.
             for count, seconds in (
@@ -369,6 +380,8 @@ class Forecasts:
         self._busy_at = self._clock.now
         self._busy = {}
         self._queued.clear()
+        if sum(len(sizes) for sizes, _ in self._rivals.values()) <= 1:
+            return  # no other job has slots
         for pilot in self._pilots.by_name.values():
             if pilot.assigned:
                 here = self._busy.setdefault(pilot.site, {})
@@ -497,13 +510,13 @@ def _with_running(work: list[KindWork], running: RunningPackages) -> list[KindWo
     if not few:
         return work
     spent: dict[int, list[float]] = {kind: [] for kind in few}
-    for (kind, _), seconds in running.items():
+    for (kind, _), seconds in running.spent_seconds.items():
         if kind in few:
             spent[kind] += seconds
-    return [_lengthened(each, spent[each.kind]) if each.kind in few else each for each in work]
+    return [_lengthened(known, spent[known.kind], each=running.each) if known.kind in few else known for known in work]
 
 
-def _lengthened(work: KindWork, elapsed_seconds: Sequence[float]) -> KindWork:
+def _lengthened(work: KindWork, elapsed_seconds: Sequence[float], *, each: float) -> KindWork:
     """The work of a kind with a run time that takes running packages into account."""
     from pilotage.forecast.run_time import with_running
 
@@ -513,6 +526,7 @@ def _lengthened(work: KindWork, elapsed_seconds: Sequence[float]) -> KindWork:
         mean_seconds=known.mean_seconds,
         sd_seconds=known.sd_seconds if known.known == "observed" else _DOCUMENT_SD * known.mean_seconds,
         elapsed_seconds=elapsed_seconds,
+        each=each,
     )
     return work._replace(expected=known._replace(mean_seconds=mean, sd_seconds=sd))
 

@@ -104,20 +104,18 @@ def _quantile(values: Floats, share: float) -> float:
 
 
 def with_running(
-    *, observed: float, mean_seconds: float, sd_seconds: float, elapsed_seconds: Sequence[float]
+    *, observed: float, mean_seconds: float, sd_seconds: float, elapsed_seconds: Sequence[float], each: float = 1.0
 ) -> tuple[float, float]:
     """Mean and standard deviation of log-normal run times, of finished packages and of some that run for so long already.
 
-    Those that run are known to be longer than they have been so far (censored): the likeliest distribution is found by Newton's steps
+    Each time stands for `each` running packages. Those that run are known to be longer than they have been so far (censored): the likeliest distribution is found by Newton's steps
     in 1 / sigma and mu / sigma, in which the logarithm of the likelihood is concave (Olsen 1978).
     """
     known = math.log1p(max(sd_seconds / mean_seconds, _SPREAD_MIN) ** 2)
-    middle = (
-        math.log(mean_seconds) - 0.5 * known
-    )  # of the logarithms of finished packages; all logarithms are from here
-    running = [(math.log(max(each, 1e-9)) - middle, weight) for each, weight in _parts(elapsed_seconds)]
+    middle = math.log(mean_seconds) - 0.5 * known  # of finished packages; all logarithms are from here
+    running = [(math.log(max(time, 1e-9)) - middle, each * weight) for time, weight in _parts(elapsed_seconds)]
     place, scale = 0.0, 1.0 / math.sqrt(known)  # mu / sigma and 1 / sigma
-    least = (observed * mean_seconds + math.fsum(elapsed_seconds)) / (observed + len(elapsed_seconds))
+    least = (observed * mean_seconds + each * math.fsum(elapsed_seconds)) / (observed + each * len(elapsed_seconds))
     mean = mean_seconds
     for _ in range(_ROUNDS_MAX):
         by_place, by_scale = -observed * place, observed / scale - observed * scale * known

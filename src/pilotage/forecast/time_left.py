@@ -64,7 +64,7 @@ class RunningSlots(NamedTuple):
     elapsed_seconds: Floats
     speeds: Floats
     sizes: Floats
-    slots: int
+    slots: float
 
 
 NOT_BOUND = -1
@@ -78,8 +78,8 @@ class RunsAt(NamedTuple):
     bound: int = NOT_BOUND
 
 
-def some_running(elapsed_seconds: Mapping[RunsAt, Sequence[float]]) -> RunningSlots:
-    """Running slots, in few columns: neighbours by elapsed time are taken together."""
+def some_running(elapsed_seconds: Mapping[RunsAt, Sequence[float]], *, each: float = 1.0) -> RunningSlots:
+    """Running slots, in few columns: neighbours by elapsed time are taken together. Each time stands for `each` slots."""
     count = sum(map(len, elapsed_seconds.values()))
     places: list[RunsAt] = []
     means: list[float] = []
@@ -92,7 +92,7 @@ def some_running(elapsed_seconds: Mapping[RunsAt, Sequence[float]]) -> RunningSl
             last = part * len(ordered) // parts
             places.append(place)
             means.append(sum(ordered[first:last]) / (last - first))
-            sizes.append(float(last - first))
+            sizes.append(each * (last - first))
             first = last
     return RunningSlots(
         tuple([place.group for place in places]),
@@ -100,7 +100,7 @@ def some_running(elapsed_seconds: Mapping[RunsAt, Sequence[float]]) -> RunningSl
         np.array(means),
         np.array([place.speed for place in places]),
         np.array(sizes),
-        count,
+        each * count,
     )
 
 

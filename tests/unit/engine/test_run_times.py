@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pilotage.engine.state.job_queries import KindWork, work_left
+from pilotage.engine.state.job_queries import ACTIVE_MAX, KindWork, running_packages, work_left
 from pilotage.engine.state.run_times import LEARNED_MAX, LEARNED_MIN, RunTimes, StartCosts
 from pilotage.model.events import payloads
 from pilotage.model.events.payloads import PhaseTimes
@@ -127,6 +127,21 @@ def test_the_work_left_counts_packages_that_are_not_over_and_what_running_ones_h
         pilot.heard()
         small.finish()
     assert left(small) == []
+
+
+def test_of_many_running_packages_some_stand_for_all() -> None:
+    count = 3 * ACTIVE_MAX
+    with Small(site("a", capacity=Capacity(cores_hundredths=100 * count))) as small:
+        small.submit(bag(2 * count))
+        pilot = small.pilot()
+        small.wait(7.0, pilot)
+        [known] = left(small)
+        looked_at = running_packages(small.engine.state.jobs.by_id["j"], small.now)
+        assert sum(map(len, looked_at.spent_seconds.values())) <= ACTIVE_MAX
+        assert known.running == pytest.approx(len(pilot.held), rel=0.01)
+        assert known.spent_seconds == pytest.approx(7.0 * len(pilot.held), rel=0.01)
+        pilot.unread.clear()
+        small.finish()
 
 
 def test_the_start_of_a_pilot_costs_what_its_first_attempt_needs_beyond_later_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -184,15 +185,23 @@ def seconds_of(job: JobState) -> Seconds:
     return found
 
 
-RunningPackages = dict[tuple[int, SiteState], list[float]]
-"""How long each running package of a job runs on the standard platform, by its kind and its site."""
+ACTIVE_MAX = 512
+"""Active packages of a job of which each is looked at; of more, some stand for all."""
+
+
+class RunningPackages(NamedTuple):
+    """How long running packages of a job run on the standard platform, by kind and site; each stands for `each` of them."""
+
+    spent_seconds: dict[tuple[int, SiteState], list[float]]
+    each: float
 
 
 def running_packages(job: JobState, now: float) -> RunningPackages:
     """The packages that run at the wall-clock time `now`, as far as is known."""
     kinds = job.kinds
     began: dict[SiteState, dict[int, list[float]]] = {}
-    for number, work in job.work.items():
+    step = 1 + len(job.work) // (ACTIVE_MAX + 1)
+    for number, work in islice(job.work.items(), step // 2, None, step):
         for attempt in work.attempts.values():
             if attempt.leased and attempt.counted and not (attempt.suspect or attempt.lost):
                 here = began.get(attempt.site)
@@ -202,21 +211,22 @@ def running_packages(job: JobState, now: float) -> RunningPackages:
                 if alike is None:
                     alike = here[kinds[number]] = []
                 alike.append(attempt.began_at)
-    found: RunningPackages = {}
+    found = {}
     for site, by_kind in began.items():
         speed = site.site.speed
         for kind, times in by_kind.items():
             found[kind, site] = [(now - at) * speed if at < now else 0.0 for at in times]
-    return found
+    return RunningPackages(found, float(step))
 
 
 def work_left(job: JobState, now: float, running: RunningPackages | None = None) -> list[KindWork]:
     """The packages that are not over, by kind, and what the running ones have spent by the wall-clock time `now`."""
     expected = job.run_times.expected(job.plan)
     counted: dict[int, tuple[int, float]] = {}
-    for (kind, _), spent in (running_packages(job, now) if running is None else running).items():
+    known = running_packages(job, now) if running is None else running
+    for (kind, _), spent in known.spent_seconds.items():
         count, total = counted.get(kind, (0, 0.0))
-        counted[kind] = count + len(spent), total + sum(spent)
+        counted[kind] = count + round(known.each * len(spent)), total + known.each * sum(spent)
     templates = job.plan.templates
     return [
         KindWork(kind, templates[kind].activity, count, *counted.get(kind, (0, 0.0)), expected[kind])
