@@ -44,6 +44,14 @@ def test_available_pilots_follow_the_latencies() -> None:
     assert [each["p_at_least"] for each in found["points"]] == pytest.approx([0.0, 163 / 256, 0.9727020263671875])
 
 
+def test_how_far_the_mean_may_be_off_follows_from_the_number_of_latencies(tmp_path: Path) -> None:
+    found = told("pilots", "--latencies", "mixed.csv", "-n", "8", "--at", "50,200")
+    assert [each["mean_sd"] for each in found["points"]] == pytest.approx([0.0, 8 * (0.25 / 4) ** 0.5])
+    assert "± 2.00" in text("pilots", "--latencies", "mixed.csv", "-n", "8", "--at", "200")
+    found = told("pilots", "--latencies", "fixed.csv", "-n", "8", "--sequential", "--at", "200")
+    assert [each["mean_sd"] for each in found["points"]] == [None]
+
+
 def test_how_likely_a_number_is_is_told_only_where_it_was_asked_for() -> None:
     found = told("pilots", "--latencies", "mixed.csv", "-n", "8", "--at", "200")
     assert [each["p_at_least"] for each in found["points"]] == [None]
@@ -346,6 +354,9 @@ def test_pilots_that_are_still_queued_count(tmp_path: Path) -> None:
     (tmp_path / "queued.csv").write_text("latency_seconds,censored_at_seconds\n100,\n,200\n300,\n,\n")
     found = told("pilots", "--latencies", "queued.csv", "-n", "8", "--at", "100,300")
     assert [each["mean"] for each in found["points"]] == pytest.approx([2.0, 5.0])
+    # Greenwood: of 4 at risk one starts, then of 2 one.
+    variances = (0.75**2 / 12, 0.375**2 * (1 / 12 + 1 / 2))
+    assert [each["mean_sd"] for each in found["points"]] == pytest.approx([8 * each**0.5 for each in variances])
     (tmp_path / "both.csv").write_text("latency_seconds,censored_at_seconds\n100,50\n")
     assert "both.csv:2: has both" in refused("forecast", "pilots", "--latencies", "both.csv", "-n", "8", "--at", "1")
 

@@ -33,11 +33,12 @@ __all__ = [
 
 
 class PilotsPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of available pilots at one time."""
+    """The number of available pilots at one time; `mean_sd` is how far the mean may be off, since few latencies are known."""
 
     t: float
     mean: float
     sd: float
+    mean_sd: float | None
     p_at_least: float | None
 
 
@@ -148,7 +149,9 @@ def forecast_pilots(
     source = Source(latencies, sequential=sequential)
     at = np.array(at_seconds, dtype=np.float64)
     reached: Floats | None = None
+    mean_sd: Floats | None = None
     if observation is None:
+        mean_sd = source.mean_sd(pilots=pilots, at_seconds=at)
         curve = source.curve(pilots=pilots, at_seconds=at, work_seconds=work_seconds, model=model)
         mean, sd, submitted = curve.mean, curve.sd, curve.submitted
         if at_least is not None:
@@ -169,6 +172,7 @@ def forecast_pilots(
                 t=time,
                 mean=float(mean[place]),
                 sd=float(sd[place]),
+                mean_sd=None if mean_sd is None else float(mean_sd[place]),
                 p_at_least=None if reached is None else float(reached[place]),
             )
             for place, time in enumerate(at_seconds)

@@ -15,7 +15,7 @@ from pilotage.forecast.available import (
     sd_available,
     tail,
 )
-from pilotage.forecast.censoring import kaplan_meier
+from pilotage.forecast.censoring import CensoredLatency, kaplan_meier
 from pilotage.forecast.conditioning import ObservedPilots
 from pilotage.forecast.history import STARTS_MIN
 from pilotage.forecast.latency import LatencyDistribution, empirical_latency
@@ -53,6 +53,7 @@ class Source:
     def __init__(self, latencies: str | SiteLatencyView, *, sequential: bool) -> None:
         """Build the distributions that every answer needs."""
         self.sequential: SequentialSubmission | None = None
+        self._estimate: CensoredLatency | None = None
         if isinstance(latencies, str):
             self._from_file(read_latencies(latencies), sequential=sequential)
         else:
@@ -90,12 +91,11 @@ class Source:
                 submissions_seconds=table.submissions_seconds,
                 censored_at_seconds=table.censored_at_seconds,
             )
-        if table.censored_at_seconds is None:
-            self._at_once = empirical_latency(table.latencies_seconds)
-        else:
-            self._at_once = kaplan_meier(
-                latencies_seconds=table.latencies_seconds, censored_at_seconds=table.censored_at_seconds
-            ).latency
+        censored = table.censored_at_seconds
+        self._estimate = kaplan_meier(
+            latencies_seconds=table.latencies_seconds, censored_at_seconds=0.0 if censored is None else censored
+        )
+        self._at_once = empirical_latency(table.latencies_seconds) if censored is None else self._estimate.latency
 
     @property
     def fault_ratio(self) -> float:
@@ -156,6 +156,12 @@ class Source:
             mean = expected_available(latency, pilots=submitted, at_seconds=at_seconds)
             sd = sd_available(latency, pilots=submitted, at_seconds=at_seconds)
         return Curve(at_seconds, mean, sd, submitted, self.fault_ratio)
+
+    def mean_sd(self, *, pilots: int, at_seconds: Floats) -> Floats | None:
+        """The standard deviation of E_N(t) as an estimate (Greenwood); None for a site, or one after the other."""
+        if self._estimate is None or self.sequential is not None:
+            return None
+        return pilots * self._estimate.sd_at(at_seconds)
 
     def at_least(self, curve: Curve, *, at_least: int, model: Model) -> Floats:
         """P(N(t) >= k) along a curve: a binomial tail, or that of ranks that differ in the full model."""

@@ -213,11 +213,12 @@ def pilots(
             _seconds(each.t),
             f"{each.mean:,.2f}",
             f"± {each.sd:.2f}",
+            "" if each.mean_sd is None else f"± {each.mean_sd:.2f}",
             "" if each.p_at_least is None else f"{100 * each.p_at_least:.1f} %",
         )
         for each in found.points
     )
-    emit(table(rows, header=("at", "available", "sd", f"at least {at_least}"), indent="  "))
+    emit(table(rows, header=("at", "available", "sd", "mean known to", f"at least {at_least}"), indent="  "))
 
 
 @forecast.command()
