@@ -234,6 +234,39 @@ def test_a_restarted_engine_plans_again_from_what_the_book_knows() -> None:
         small.effects.clear()
 
 
+def test_pilots_that_an_earlier_service_left_count_for_two_intervals_unless_they_make_contact() -> None:
+    with small_with(LYON) as small:
+        small.submit(bag(500, SHORT))
+        pilots = [small.pilot("lyon") for _ in range(4)]
+        small.core = small.restarted()
+        knows(small, "lyon")
+        small.engine.state.latencies.at("lyon").record_scheduled = False
+        small.wait(5.0, pilots[0])
+        need = current(small).need
+        assert need is not None
+        assert sum(count for count, _ in need.running) == 4
+        small.wait(20.0, pilots[0])
+        need = current(small).need
+        assert need is not None
+        assert sum(count for count, _ in need.running) == 1
+        small.effects.clear()
+        for each in pilots:
+            each.unread.clear()
+
+
+def test_a_plan_is_told_while_work_waits_and_how_old_it_is() -> None:
+    with small_with(LYON) as small:
+        small.submit(bag(500, SHORT))
+        assert requested(small) == 42
+        assert "ago" not in described(small).message
+        settled(small, 10.0)
+        small.wait(30.0)
+        assert described(small).message.endswith("; planned 30 s ago")
+        small.ask(Kill(job="j"))
+        assert described(small) == PlanWhy("none", None, "no work waits for more pilots")
+        small.effects.clear()
+
+
 def test_a_site_that_is_gone_has_no_plan() -> None:
     with small_with(LYON, site("here")) as small:
         small.submit(bag(5, SHORT))

@@ -20,7 +20,7 @@ from pilotage.engine.selection.candidates import CandidateSet
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import usual_seconds
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
-from pilotage.engine.state.sites import PilotRequest, SiteState
+from pilotage.engine.state.sites import PilotRequest, PilotState, SiteState
 from pilotage.engine.state.tables import PilotPlan, WorkPeriod
 from pilotage.engine.transitions.site_observations import is_test_pilot
 from pilotage.forecast.history import STARTS_MIN
@@ -40,6 +40,7 @@ YOUNG_SECONDS = 300.0
 """No pilot is cancelled that was requested later than this, unless no work is left."""
 SURPLUS_SECONDS = 60.0
 """Pilots are cancelled that were not needed for this time."""
+_AWAITED_INTERVALS = 2  # so long a pilot of an earlier service counts before it has made contact with this one
 _LIFE_SECONDS = 60.0  # remaining times of pilots are rounded to this
 
 
@@ -144,12 +145,16 @@ def _current_plan(state: EngineState, site: SiteState, most: int, work: WaitingW
     plan = plans.get(site)
     if plan is not None:
         changed = plan.expected != site.expected or plan.live != len(site.pilots) or plan.most != most
-        pause = REPLAN_SECONDS if not changed else _pause_seconds(state) if plan.need is not None else 0.0
+        pause = plan.pause_seconds if not changed else _pause_seconds(state) if plan.need is not None else 0.0
         if now < plan.at + pause:
             _wake(state, plan.at + pause)
             return plan
-    plan = plans[site] = _plan(state, site, most, work)
-    _wake(state, now + REPLAN_SECONDS)
+    plan = _plan(state, site, most, work)
+    if any(_is_awaited(state, pilot) for pilot in site.pilots.values()):
+        again_seconds = _AWAITED_INTERVALS * state.settings.interval_seconds
+        plan = msgspec.structs.replace(plan, pause_seconds=min(again_seconds, plan.pause_seconds))
+    plans[site] = plan
+    _wake(state, now + plan.pause_seconds)
     return plan
 
 
@@ -177,6 +182,7 @@ def _plan(state: EngineState, site: SiteState, most: int, work: WaitingWork) -> 
         queued=len(queued),
         wanted=len(queued) + most,
         kept=len(queued),
+        pause_seconds=REPLAN_SECONDS,
     )
     if site.profile.canary:
         return plan.because("it was just woken")
@@ -244,11 +250,20 @@ def need_of(
     )
 
 
+def _is_awaited(state: EngineState, pilot: PilotState) -> bool:
+    """Whether a pilot of an earlier service has made no contact yet, and may soon."""
+    return (
+        not pilot.sequence and state.clock.now < pilot.heard_at + _AWAITED_INTERVALS * state.settings.interval_seconds
+    )
+
+
 def _running_here(state: EngineState, site: SiteState) -> Iterator[tuple[float, float]]:
     """The pilots of a site that take work, by how long they will."""
     lives: dict[float, int] = {}
     for pilot in site.pilots.values():
-        if not (pilot.leaving or pilot.draining or pilot.suspect):
+        if pilot.leaving or pilot.draining or pilot.suspect:
+            continue
+        if pilot.sequence or _is_awaited(state, pilot):
             left = math.inf
             if pilot.ends_at is not None:
                 left = max(0.0, round((pilot.ends_at - state.clock.now) / _LIFE_SECONDS) * _LIFE_SECONDS)
@@ -315,12 +330,14 @@ def explain_plan(state: EngineState, site: SiteState) -> PlanWhy:
         how = "it has no queue" if site.site.kind == "local" else "the settings say so"
         return PlanWhy("all", None, f"as many pilots are requested as the work could use: {how}")
     plan = state.provisioning.plans.get(site)
-    if plan is None or state.clock.now > plan.at + 2 * REPLAN_SECONDS:
+    if plan is None or not any(packages for _, packages, _ in WaitingWork(state).at(site)):
         return PlanWhy("none", None, "no work waits for more pilots")
+    age_seconds = state.clock.now - plan.at
+    age = f"; planned {describe_seconds(age_seconds)} ago" if age_seconds >= _OLD_SECONDS else ""
     wanted = plan.live + plan.wanted
     pilots = "1 pilot is" if wanted == 1 else f"{wanted} pilots are"
     if plan.need is None or plan.known is None:
-        return PlanWhy("all", wanted, f"{pilots} wanted, as many as the work could use: {plan.message}")
+        return PlanWhy("all", wanted, f"{pilots} wanted, as many as the work could use: {plan.message}{age}")
     finish = describe_seconds(finish_seconds(plan.known.latency, plan.need, queued=plan.wanted))
     within, best = 100 * state.settings.provisioning_within, describe_seconds(plan.best_seconds)
     return PlanWhy(
@@ -328,10 +345,11 @@ def explain_plan(state: EngineState, site: SiteState) -> PlanWhy:
         wanted,
         f"{pilots} wanted: with {'it' if wanted == 1 else 'them'} the work is expected to be done in {finish},"
         f" within {within:g} % of {best}, the best with {plan.live + plan.best_queued};"
-        f" forecast from {plan.known.starts} starts {_BASIS[plan.known.basis]}",
+        f" forecast from {plan.known.starts} starts {_BASIS[plan.known.basis]}{age}",
     )
 
 
+_OLD_SECONDS = 10.0
 _BASIS: dict[str, str] = {
     "user and shape": "of such pilots",
     "site": "at this site",

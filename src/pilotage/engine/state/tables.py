@@ -107,6 +107,7 @@ class PilotPlan(msgspec.Struct, frozen=True, kw_only=True):
     queued: int  # as `expected`, without probes
     wanted: int
     kept: int
+    pause_seconds: float  # until the next plan, if nothing changes
     best_queued: int = 0  # the most that are of use
     best_seconds: float = math.inf  # with these
     message: str = ""
