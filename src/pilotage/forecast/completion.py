@@ -49,19 +49,25 @@ class Application:
 
 @dataclass(frozen=True)
 class MakespanDistribution:
-    """The makespan: mean, median and an interval that holds nine runs of ten; infinite where too many runs never end."""
+    """The makespan: median and an interval that holds nine runs of ten, infinite where too many runs never end.
+
+    The mean is that of the runs that end; the others have a share, and would make it infinite.
+    """
 
     mean_seconds: float
     median_seconds: float
     low_seconds: float
     high_seconds: float
+    never_share: float
 
 
 def makespan_distribution(application: Application, starts_seconds: Floats) -> MakespanDistribution:
     """The makespan over possible runs, as rows of starts, one for each pilot."""
     found = np.sort(makespans(application, starts_seconds))
     low, median, high = (float(found[round(share * (len(found) - 1))]) for share in (0.05, 0.5, 0.95))
-    return MakespanDistribution(float(found.mean()), median, low, high)
+    ending = found[np.isfinite(found)]
+    mean = float(ending.mean()) if len(ending) else np.inf
+    return MakespanDistribution(mean, median, low, high, 1.0 - len(ending) / len(found))
 
 
 def makespans(application: Application, starts_seconds: Floats) -> Floats:

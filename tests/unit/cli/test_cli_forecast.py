@@ -350,6 +350,30 @@ def test_what_the_paper_does_not_know_is_refused_in_its_model(option: str) -> No
     assert f"the paper's model knows no {option}" in said
 
 
+def test_runs_that_never_end_have_a_share_and_the_mean_is_that_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "half.csv").write_text("latency_seconds\n" + "100\ninf\n" * 20)
+    words = ("makespan", "--latencies", "half.csv", "--work", "1000", "-n", "1,2", "--model", "full")
+    one, two = told(*words)["makespan"]
+    assert one["never"] == pytest.approx(0.5, abs=0.06)
+    assert two["never"] == pytest.approx(0.25, abs=0.06)
+    assert one["mean"] == pytest.approx(1100.0, rel=0.05)
+    assert "with 1 pilot the work is never done in" in text(*words)
+
+
+def test_more_available_pilots_than_there_were_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text("t,n_available\n10,3\n20,200\n")
+    words = ("forecast", "score", "--latencies", "mixed.csv", "--measured", "n.csv", "-n", "5")
+    assert (
+        "n.csv: more pilots were available than there were; expected at most 5, as -n says, got 200 at 20 s"
+        in refused(*words)
+    )
+
+
+def test_a_file_that_a_run_names_in_vain_is_refused_with_the_line_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "runs.csv").write_text("n,makespan_seconds,latencies\n5,1000,absent.csv\n")
+    assert "runs.csv:2: absent.csv: no such file" in refused("forecast", "fit", "--runs", "runs.csv")
+
+
 def test_pilots_that_are_still_queued_count(tmp_path: Path) -> None:
     (tmp_path / "queued.csv").write_text("latency_seconds,censored_at_seconds\n100,\n,200\n300,\n,\n")
     found = told("pilots", "--latencies", "queued.csv", "-n", "8", "--at", "100,300")

@@ -61,13 +61,17 @@ class PilotsAnswer(FromLatencies, frozen=True, kw_only=True):
 
 
 class MakespanPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the work takes with some number of pilots, and how many of them are submitted before it is done."""
+    """How long the work takes with some number of pilots, and how many of them are submitted before it is done.
+
+    `never` is the share of possible runs in which it is never done, in the full model; the mean is that of the others.
+    """
 
     n: int
     mean: float | None
     median: float | None = None
     low: float | None = None
     high: float | None = None
+    never: float | None = None
     submitted: int
 
 
@@ -267,6 +271,7 @@ def _full_point(
         median=_finite(found.median_seconds),
         low=_finite(found.low_seconds),
         high=_finite(found.high_seconds),
+        never=found.never_share,
         submitted=max(1, int((requests <= found.median_seconds).sum())),
     )
 
@@ -383,7 +388,13 @@ def fitted_runs(runs: str, *, latencies: str | SiteLatencyView | None, sequentia
             )
         file = origin if isinstance(origin, str) else ""
         if file not in sources:
-            sources[file] = Source(origin, sequential=sequential)
+            try:
+                sources[file] = Source(origin, sequential=sequential)
+            except OSError as fault:
+                if not run.latencies:
+                    raise
+                reason = (fault.strerror or str(fault)).lower()
+                raise PilotageError(f"{run.latencies}: {reason}", subject=f"{runs}:{run.line}") from None
         available = sources[file].latency(pilots=run.pilots).started.scaled(run.pilots)
         measured.append(MeasuredRun(available, run.makespan_seconds))
     return Fitted([run.pilots for run in found], [run.makespan_seconds for run in found], fit_work(measured))
@@ -417,6 +428,13 @@ def score_pilots(
     source = Source(latencies, sequential=sequential)
     samples = read_measured(measured)
     count = estimated_pilots(samples, source.fault_ratio) if pilots is None else pilots
+    if samples.available.max() > count:
+        raise PilotageError(
+            "more pilots were available than there were",
+            subject=measured,
+            expected=f"at most {count:,}, as -n says",
+            got=f"{samples.available.max():,.0f} at {samples.at_seconds[samples.available.argmax()]:g} s",
+        )
     curve = source.curve(pilots=count, at_seconds=samples.at_seconds, work_seconds=work_seconds, model=model)
     return ScoreAnswer(
         **source.origin._asdict(),

@@ -26,7 +26,7 @@ Errors = Sequence[tuple[float, float, bool]]
 
 
 def scores_chart(*, coverage: Coverage, errors: Errors, title: str) -> str:
-    """Both panels under one title; errors beyond 100 % are drawn at the edge."""
+    """Both panels under one title; errors beyond 100 % are triangles at the edge."""
     pieces = [text_at(title, x=_LEFT[0], y=28, style="title"), *_coverage(coverage), *_errors(errors)]
     return sheet(pieces, width=_WIDTH, height=_HEIGHT, style=_STYLE, label=f"forecasts of ends of jobs: {title}")
 
@@ -90,4 +90,9 @@ def _errors(errors: Errors) -> Iterator[str]:
         yield text_at(name, x=left + 16 + 150 * at, y=_TOP - 14, style="small")
     for seconds, error, inside in errors:
         style = "inside" if inside else "outside"
-        yield f'<circle class="{style}" cx="{x(max(seconds, 1e-3)):.1f}" cy="{y(error):.1f}" r="3.2"/>'
+        across, up = x(max(seconds, 1e-3)), y(error)
+        if abs(error) > _ERROR_MAX:  # it is further away than the panel shows
+            tip = up + math.copysign(7.0, -error)
+            yield f'<path class="{style}" d="M{across - 4:.1f} {up:.1f}h8L{across:.1f} {tip:.1f}z"/>'
+        else:
+            yield f'<circle class="{style}" cx="{across:.1f}" cy="{up:.1f}" r="3.2"/>'

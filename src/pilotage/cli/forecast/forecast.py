@@ -328,6 +328,11 @@ def makespan(
         for each in found.makespan
     )
     emit(table(rows, header=("pilots", "mean", "median", "nine of ten", "submitted"), indent="  "))
+    emit(
+        f"with {plural(each.n, 'pilot')} the work is never done in {100 * each.never:.1f} % of the runs, which the mean leaves out\n"
+        for each in found.makespan
+        if each.never
+    )
     if found.basis != "file":
         emit([f"from {_of_site(found)}\n"])
     reached = f"; {plural(found.limit_n, 'pilot')} within a second of it" if found.limit_n is not None else ""

@@ -84,6 +84,10 @@ def _score_lines(found: JobScores) -> Iterator[str]:
             )
             for each in found.parts
         )
-        yield from table(rows, header=("when made", "forecasts", "mean error", "held the end"), indent="  ")
+        yield from table(
+            rows,
+            header=("of the time from the first forecast to the end", "forecasts", "mean error", "held the end"),
+            indent="  ",
+        )
     for each in found.unscored:
         yield f"  not scored: {one_line(each.job)}: {each.why}\n"
