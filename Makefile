@@ -11,7 +11,7 @@ RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 PYTHON ?=
 # Twice as many as there are cores: many tests wait for other programs.
-WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
+WORKERS ?= $(shell echo $$(($$(nproc) * 3)))
 SEEDS ?= 500
 SOAK_SEEDS ?= 10000
 SOAK_FUZZES ?= 20

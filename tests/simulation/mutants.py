@@ -315,7 +315,7 @@ def a_cancelled_job_is_worked_on(patch: Patch) -> None:
     patch.setattr(JobState, "open", property(lambda self: self.accepted and not (self.held or self.aborted)))
 
 
-@mutant(first_seed=121, by="grants")
+@mutant(first_seed=135, by="grants")
 def a_cancel_and_a_grant_both_stand(patch: Patch) -> None:
     """A kill of a job stops what is not started yet, and what succeeds afterwards is granted."""
     killed, granted = operations._kill, completion.grant_succeeded
@@ -366,7 +366,7 @@ def what_is_dropped_is_waited_for(patch: Patch) -> None:
     graft(patch, on_packages.on_dropped, on_dropped)
 
 
-@mutant(first_seed=126, by="reads")
+@mutant(first_seed=130, by="reads")
 def what_is_dropped_is_read(patch: Patch) -> None:
     """An assignment lists the files of a line that was left out when its attempt was created."""
     assigned = Core._assignment

@@ -58,6 +58,7 @@ def held(result: Result, *, again: str, found: str = "") -> None:
         pytest.fail("\n".join(told), pytrace=False)
 
 
+@pytest.mark.timeout(900)  # a minute of CPU: several on a busy computer
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_whatever_strikes_everything_holds_and_ends(chunk: int, tell: Callable[[str], None]) -> None:
     fired: Counter[str] = Counter()

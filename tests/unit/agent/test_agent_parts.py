@@ -7,6 +7,7 @@ import os
 import resource
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,7 @@ def test_a_node_is_described_as_its_system_names_it() -> None:
         "memory_bytes": memory_bytes(),
         "system": f"{name}, {system.sysname} {system.release} {system.machine}",
         "software": {"python": ".".join(map(str, sys.version_info[:3]))},
+        "environment": {"utc_offset": time.strftime("%z")[:3] + ":" + time.strftime("%z")[3:]},
     }
     [total] = [
         line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:")
