@@ -10,7 +10,7 @@ VENV := .venv
 RUNTIME := $(VENV)/.installed-runtime
 DEVELOPMENT := $(VENV)/.installed-development
 PYTHON ?=
-# Twice as many as there are cores: many tests wait for other programs.
+# Three for each core: many tests wait for other programs.
 WORKERS ?= $(shell echo $$(($$(nproc) * 3)))
 SEEDS ?= 500
 SOAK_SEEDS ?= 10000
