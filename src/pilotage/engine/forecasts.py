@@ -304,16 +304,16 @@ class Forecasts:
         bound: list[BoundSlots] = []
         bound_sites: dict[SiteState, int] = {}
         self._look_at_slots()
-        for site, own in sites.items():
+        for site, running in sites.items():
             speed = site.site.speed
             if is_bound(site, queue):
                 waits, each = self._bound_room(job, queue, site, packages=packages)
                 bound_sites[site] = len(bound)
                 bound.append(BoundSlots(self._possible_days(site, waits), np.array(waits), np.array(each), speed))
                 continue
-            others = 0
+            own, others = running, 0
             if (busy := self._busy.get(site)) is not None:
-                own = max(own, busy.get(job.id, 0))  # noqa: PLW2901 # some are assigned and do not run yet
+                own = max(running, busy.get(job.id, 0))  # some are assigned and do not run yet
                 others = sum(busy.values()) - busy.get(job.id, 0)
             live = site.slots[queue.shape]
             # What runs beside it ends at any time within a usual run.

@@ -350,8 +350,8 @@ class BookReader:
             pilot = self._journal.pilot(attempt.pilot)
             node = pilot.node if pilot is not None else None
         row = self._journal.node(node) if node is not None else None
-        said = _environment.decode(row.environment).get(UTC_OFFSET, "") if row is not None else ""
-        return said if offset_minutes(said) is not None else ""
+        offset = _environment.decode(row.environment).get(UTC_OFFSET, "") if row is not None else ""
+        return offset if offset_minutes(offset) is not None else ""
 
     def nodes(self, principal: Principal, *, after: str, limit: int) -> ResultPage[NodeRow]:
         """Nodes by name, after the given one; the last name of a page is the cursor of the next."""

@@ -42,13 +42,13 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
     with connect_to_read(server, token_file) as connection:
         where = find_to_show(connection, place)
         if where.package is None:
-            told = _job(connection, where.job)
+            view = _job(connection, where.job)
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
-            more = _get_unless_complete(connection, told, where.job, "progress")
-            if connection.resting and more is not None and told["state"] not in FINAL_NAMES:
+            more = _get_unless_complete(connection, view, where.job, "progress")
+            if connection.resting and more is not None and view["state"] not in FINAL_NAMES:
                 stuck = no_service(connection.ended)
                 more |= {"stuck": stuck, "next_step": f"continue it with: pilotage attach {where.job}"}
-            found, lines = {"job": told, "stages": stages}, _job_lines(told, stages, more)
+            found, lines = {"job": view, "stages": stages}, _job_lines(view, stages, more)
             found |= {"progress": more} if more is not None else {}
         else:
             found = connection.get(path_of("jobs", where.job, "packages", where.package))
@@ -97,14 +97,14 @@ def _get_unless_complete(connection: Server, about: dict[str, Any], *path: str) 
         raise
 
 
-def _at_rest(told: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
+def _at_rest(answer: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
     """An explanation from the book alone, corrected where the service of this folder does not run."""
     import msgspec
 
     from pilotage.model.answers import Explanation
 
     explained: dict[str, Any] = msgspec.to_builtins(
-        without_service(msgspec.convert(told, Explanation), job, ended=ended)
+        without_service(msgspec.convert(answer, Explanation), job, ended=ended)
     )
     return explained
 
@@ -157,16 +157,16 @@ def _forecast(job: dict[str, Any], progress: Any) -> str | None:
     return f"{end_text(forecast, now=now)}, at {moment(forecast.median_at)}" if holds(forecast, now=now) else None
 
 
-def _trouble_lines(told: Any) -> Iterator[str]:
+def _trouble_lines(found: Any) -> Iterator[str]:
     """Why the job is stuck or delayed, and its failures, grouped by cause."""
-    if told is None:
+    if found is None:
         return
     import msgspec
 
     from pilotage.cli.shared.progress import failure_lines, unmade_lines
     from pilotage.model.answers import Progress
 
-    progress = msgspec.convert(told, Progress)
+    progress = msgspec.convert(found, Progress)
     if progress.stuck:
         yield f"  nothing can move: {one_line(progress.stuck)}\n"
         if progress.next_step:
@@ -308,16 +308,16 @@ def _attempt(attempt: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _state(told: dict[str, Any]) -> str:
-    flags = [word for word in ("held", "dropped") if told.get(word)]
-    if told.get("held") and told["state"] == "RUNNING" and not told.get("counts", {"running": 1})["running"]:
+def _state(view: dict[str, Any]) -> str:
+    flags = [word for word in ("held", "dropped") if view.get(word)]
+    if view.get("held") and view["state"] == "RUNNING" and not view.get("counts", {"running": 1})["running"]:
         return "held, and nothing of it runs"  # the state RUNNING only means that the job has started
     # A job can be DONE even if packages of it failed.
-    if _failed_count(told) and told["state"] in FINAL_NAMES:
-        failed, cancelled = told["counts"]["aborted"], told["counts"]["cancelled"]
+    if _failed_count(view) and view["state"] in FINAL_NAMES:
+        failed, cancelled = view["counts"]["aborted"], view["counts"]["cancelled"]
         flags += [f"{failed:,} failed"] if failed else []
-        flags += [f"{cancelled:,} cancelled"] if cancelled and told["state"] != "CANCELLED" else []
-    return f"{told['state']} ({', '.join(flags)})" if flags else str(told["state"])
+        flags += [f"{cancelled:,} cancelled"] if cancelled and view["state"] != "CANCELLED" else []
+    return f"{view['state']} ({', '.join(flags)})" if flags else str(view["state"])
 
 
 def _stage_state(stage: dict[str, Any]) -> str:
@@ -339,22 +339,22 @@ def _targets(targets: list[str]) -> str:
     return f"{', '.join(targets[:TARGETS_SHOWN_MAX])}{more}"
 
 
-def _failed_count(told: dict[str, Any]) -> int:
+def _failed_count(view: dict[str, Any]) -> int:
     """The number of failed and cancelled packages of a job; 0 for a package."""
-    counts: dict[str, int] = told.get("counts") or {}
-    return (told.get("failed") or 0) + counts.get("cancelled", 0)
+    counts: dict[str, int] = view.get("counts") or {}
+    return (view.get("failed") or 0) + counts.get("cancelled", 0)
 
 
-def _histogram(told: dict[str, Any]) -> str:
-    counts = told["counts"]
+def _histogram(view: dict[str, Any]) -> str:
+    counts = view["counts"]
     parts = [f"{counts[word]:,} {word.upper()}" for word in _COUNTED if counts[word]]
     dropped = f"; {counts['dropped']:,} dropped" if counts["dropped"] else ""
     total = sum(counts[word] for word in _COUNTED)
     return (f"{total:,}: {', '.join(parts)}" if parts else "none") + dropped
 
 
-def _times(told: dict[str, Any], names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    return ((name, moment(told[f"{name}_at"])) for name in names)
+def _times(view: dict[str, Any], names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    return ((name, moment(view[f"{name}_at"])) for name in names)
 
 
 def _tags(tags: dict[str, str]) -> str:
@@ -386,17 +386,17 @@ def explain(package: str | None, server: str | None, token_file: str | None, *, 
 
     with connect_to_read(server, token_file) as connection:
         where, dotted = find_package_to_show(connection, package)
-        told = Jobs(connection).explain(where.job, dotted)
+        explanation = Jobs(connection).explain(where.job, dotted)
         if connection.resting:
-            told = without_service(told, where.job, ended=connection.ended)
+            explanation = without_service(explanation, where.job, ended=connection.ended)
     if as_json:
         import msgspec
 
         from pilotage import app
 
-        emit([app.json_text(msgspec.to_builtins(told))])
+        emit([app.json_text(msgspec.to_builtins(explanation))])
     else:
-        emit(explanation_lines(where, told))
+        emit(explanation_lines(where, explanation))
 
 
 why = copy.copy(explain)
@@ -404,7 +404,7 @@ why = copy.copy(explain)
 why.name, why.hidden = "why", True
 
 
-def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
+def without_service(explanation: Explanation, job: str, *, ended: str) -> Explanation:
     """An explanation from the book alone, with the reason that no service runs in place of that of a foreign job."""
     import msgspec
 
@@ -412,35 +412,37 @@ def without_service(told: Explanation, job: str, *, ended: str) -> Explanation:
     step = f"continue it with: pilotage attach {job}"
     reasons = (
         msgspec.structs.replace(why, **known, next_step=step) if why.code == "elsewhere" else why
-        for why in told.reasons
+        for why in explanation.reasons
     )
-    return msgspec.structs.replace(told, reasons=tuple(reasons))
+    return msgspec.structs.replace(explanation, reasons=tuple(reasons))
 
 
-def explanation_lines(where: JobOrPackage, told: Explanation) -> Iterator[str]:
+def explanation_lines(where: JobOrPackage, explanation: Explanation) -> Iterator[str]:
     """An explanation as lines of text, the most important reason first."""
     import msgspec
 
-    epoch = f", epoch {told.epoch}" if told.epoch > 1 else ""
-    yield f"{one_line(package_label(where.job, told.package, told.words))}: {one_line(told.standing)}{epoch}\n"
-    if told.words is not None and told.words.command:
-        yield f"  $ {one_line(told.words.command)}\n"
-    yield from _actual_lines(told)
-    yield from _expected_lines(told.expected_start_at, told.expected_end_at, utc_offset=told.utc_offset)
-    for why in _in_order(told.reasons):
+    epoch = f", epoch {explanation.epoch}" if explanation.epoch > 1 else ""
+    yield f"{one_line(package_label(where.job, explanation.package, explanation.words))}: {one_line(explanation.standing)}{epoch}\n"
+    if explanation.words is not None and explanation.words.command:
+        yield f"  $ {one_line(explanation.words.command)}\n"
+    yield from _actual_lines(explanation)
+    yield from _expected_lines(
+        explanation.expected_start_at, explanation.expected_end_at, utc_offset=explanation.utc_offset
+    )
+    for why in _in_order(explanation.reasons):
         yield f"  {one_line(_reason(why))}\n"
         if why.next_step:
             yield f"    next: {one_line(why.next_step)}\n"
-    if told.binaries:
+    if explanation.binaries:
         from pilotage.cli.shared.progress import binary_lines
 
-        yield from binary_lines(told.ended, [msgspec.to_builtins(each) for each in told.binaries])
+        yield from binary_lines(explanation.ended, [msgspec.to_builtins(each) for each in explanation.binaries])
 
 
-def _actual_lines(told: Explanation) -> Iterator[str]:
+def _actual_lines(explanation: Explanation) -> Iterator[str]:
     """When a package started and ended, if it has."""
-    times = (("started", told.started_at), ("ended", told.ended_at))
-    known = [f"{word} {node_moment(at, utc_offset=told.utc_offset)}" for word, at in times if at is not None]
+    times = (("started", explanation.started_at), ("ended", explanation.ended_at))
+    known = [f"{word} {node_moment(at, utc_offset=explanation.utc_offset)}" for word, at in times if at is not None]
     if known:
         yield f"  {' and '.join(known)}\n"
 
@@ -462,15 +464,15 @@ def _in_order(reasons: Sequence[Why]) -> list[Why]:
         if why.code == "site-unable":
             unable.setdefault(why.message, []).append(why.subject)
     positions = [at for at, why in enumerate(reasons) if why.code == "site-unable" or why.code in _POSSIBLE_SITE]
-    told: list[Why] = []
+    merged: list[Why] = []
     for at, why in enumerate(reasons):
         if why.code != "site-unable":
-            told.append(why)
+            merged.append(why)
         if unable and at == positions[-1]:
             first = next(each for each in reasons if each.code == "site-unable")
             for message, names in unable.items():
-                told.append(msgspec.structs.replace(first, message=f"{_listed(names)}: {message}", subject=names[0]))
-    return told
+                merged.append(msgspec.structs.replace(first, message=f"{_listed(names)}: {message}", subject=names[0]))
+    return merged
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -158,13 +158,13 @@ class PackageEstimator:
             basis = ""
         found.basis[numbers] = BASES.index(basis)
         demand, measured = template.demand, kind.pooled
-        for column, said, known in (
+        for column, stated, known in (
             (found.output_bytes, template.output_bytes, measured and measured.output_bytes),
             (found.scratch_bytes, demand.scratch_bytes or template.work_bytes, measured and measured.scratch_bytes),
             (found.memory_bytes, demand.memory_bytes, measured and measured.memory_bytes),
         ):
-            if said:
-                column[numbers] = said
+            if stated:
+                column[numbers] = stated
             elif known is not None:
                 column[numbers] = known.at(sizes)
 
