@@ -105,7 +105,7 @@ PARTS: Mapping[str, str] = {
     "uvicorn": "uvicorn",
 }
 """The modules that a service needs, with their distributions; every installation has them."""
-EXTRAS: Mapping[str, frozenset[str]] = {"postgres": frozenset({"psycopg"})}
+EXTRAS: Mapping[str, frozenset[str]] = {"postgres": frozenset({"psycopg"}), "provenance": frozenset({"zstandard"})}
 """The modules of each extra of the distribution."""
 
 

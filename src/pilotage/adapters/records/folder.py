@@ -1,0 +1,415 @@
+"""Job records in a folder: parts in packs, each stored once however many records share it.
+
+    packs/000001.pack    blocks of compressed parts, records, annotations and deletions; only ever appended to
+    catalogue.sqlite     where each part is, and which records there are; follows from the packs
+    dictionary           the digest of the dictionary that new blocks are compressed with
+    lock                 held by the one process that writes
+
+A commit appends its parts, then its records, syncs the pack once, and catalogues them. After a crash a writer catalogues what
+the packs have and the catalogue has not, and cuts off a block that was torn. A record whose parts are not all there does not count.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from pilotage.adapters.closed_folders import make_closed
+from pilotage.adapters.records import upkeep
+from pilotage.adapters.records.blocks import Torn
+from pilotage.adapters.records.catalogue import Catalogue
+from pilotage.adapters.records.packs import (
+    ANNOTATION,
+    DELETION,
+    DICTIONARY,
+    RECORD,
+    Item,
+    PackFiles,
+    pack_name,
+    starts,
+    whole_blocks,
+)
+from pilotage.model.records import Annotation, JobRecord, decoded_record, encoded_record
+from pilotage.ports.records import (
+    Collected,
+    Damage,
+    DamagedPart,
+    IncompleteRecord,
+    RecordStoreError,
+    RecordTaken,
+    StoredRecord,
+)
+
+log = logging.getLogger(__name__)
+
+PENDING_BYTES_MAX = 16 * 1024 * 1024
+SAMPLES = 400
+SAMPLED_RECORDS_MIN = 100
+SAMPLE_BYTES_MAX = 64 * 1024
+DICTIONARY_BYTES = 64 * 1024
+
+
+class _Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    at: float
+    author: str
+
+
+class FolderRecords:
+    """A folder of records; any thread may use it."""
+
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
+        """Open the folder, or make it. Raises `RecordStoreError`, also where another process writes."""
+        self._folder = folder
+        self._writes = writes
+        self._guard = threading.RLock()
+        self._packs = PackFiles(folder / "packs", writes=writes, read_part=self._content)
+        self._pending: dict[bytes, Item] = {}
+        self._pending_bytes = 0
+        self._added: set[bytes] = set()  # parts of this process that no record has yet
+        self._lock = -1
+        with _as_store_error(folder):
+            if writes:
+                make_closed(self._packs.folder)
+                self._lock = _locked(folder / "lock")
+            elif not folder.is_dir():
+                raise RecordStoreError("there are no records", subject=str(folder))
+            try:
+                self._catalogue = self._open_catalogue()
+                if writes:
+                    self._packs.start_at_the_end()
+                    self._use_dictionary()
+            except BaseException:
+                self._unlock()
+                raise
+
+    def close(self) -> None:
+        """Let another process write."""
+        with self._guard:
+            self._catalogue.close()
+            self._packs.close()
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    # --- writing ---
+
+    def missing(self, parts: Collection[str]) -> set[str]:
+        """Those of some digests that are not stored."""
+        with self._guard, _as_store_error(self._folder):
+            digests = {bytes.fromhex(each) for each in parts}
+            return {each.hex() for each in digests - self._known(digests)}
+
+    def _known(self, digests: Collection[bytes]) -> set[bytes]:
+        here = {each for each in digests if each in self._added}
+        return here | self._catalogue.known([each for each in digests if each not in here])
+
+    def add_parts(self, parts: Iterable[tuple[str, bytes]]) -> list[str]:
+        """Store contents with their kinds, and return their digests. Without a commit nobody sees them."""
+        found = []
+        with self._guard, _as_store_error(self._folder):
+            for kind, content in parts:
+                sha256 = hashlib.sha256(content).digest()
+                found.append(sha256.hex())
+                if sha256 in self._added or self._catalogue.place(sha256) is not None:
+                    continue
+                self._pending[sha256] = Item(kind, sha256, content)
+                self._added.add(sha256)
+                self._pending_bytes += len(content)
+                if self._pending_bytes > PENDING_BYTES_MAX:
+                    self._flush()
+        return found
+
+    def commit(self, records: Sequence[JobRecord]) -> list[int]:
+        """Make records visible, all durable on return, and return their positions."""
+        with self._guard, _as_store_error(self._folder):
+            positions, last = [], self._catalogue.last_position()
+            fresh: dict[tuple[str, int], tuple[Item, JobRecord]] = {}
+            for record in records:
+                content = encoded_record(record)
+                sha256 = hashlib.sha256(content).digest()
+                known = self._position(record, sha256, fresh.get((record.job, record.revision)))
+                if known is None:
+                    self._refuse_incomplete(record)
+                    known = last = last + 1
+                    fresh[record.job, record.revision] = Item(RECORD, sha256, content, known), record
+                positions.append(known)
+            if fresh:
+                self._flush()
+                self._packs.append([item for item, _ in fresh.values()])
+                with self._durably():
+                    for item, record in fresh.values():
+                        self._catalogue.add_record(item.position, record, item.sha256)
+                for _, record in fresh.values():
+                    self._added.difference_update(bytes.fromhex(part.sha256) for part in record.parts)
+                if not self._packs.dictionary and self._catalogue.count() >= SAMPLED_RECORDS_MIN:
+                    self._train()
+            return positions
+
+    def _position(self, record: JobRecord, sha256: bytes, fresh: tuple[Item, JobRecord] | None) -> int | None:
+        """The position of a record that is there already. Raises `RecordTaken` where another one has its revision."""
+        known = [(fresh[0].sha256, fresh[0].position)] if fresh is not None else []
+        known += [
+            (bytes.fromhex(each.sha256), each.position)
+            for each in self._catalogue.revisions(record.job)
+            if each.revision == record.revision
+        ]
+        for digest, position in known:
+            if digest == sha256:
+                return position
+            raise RecordTaken(
+                "another record has this revision", subject=f"job {record.job}", got=f"revision {record.revision}"
+            )
+        return None
+
+    def _refuse_incomplete(self, record: JobRecord) -> None:
+        digests = {bytes.fromhex(part.sha256) for part in record.parts}
+        absent = digests - self._known(digests)
+        if absent:
+            raise IncompleteRecord(
+                f"{len(absent)} of its parts are not stored",
+                subject=f"job {record.job}",
+                got=min(absent).hex(),
+                next_step="upload its parts first",
+            )
+
+    def annotate(self, annotation: Annotation) -> int:
+        """Append an annotation to the record of a job; durable on return."""
+        with self._guard, _as_store_error(self._folder):
+            if self._catalogue.revision(annotation.job, None) is None:
+                raise RecordStoreError("it has no record", subject=f"job {annotation.job}")
+            named = [] if annotation.part is None else [bytes.fromhex(annotation.part.sha256)]
+            if len(self._known(named)) < len(named):
+                raise IncompleteRecord("its content is not stored", subject=f"annotation {annotation.name}")
+            content = msgspec.json.encode(annotation, order="deterministic")
+            item = self._next(ANNOTATION, content)
+            self._flush()
+            self._packs.append([item])
+            with self._durably():
+                self._catalogue.add_annotation(item.position, annotation, item.sha256)
+            self._added.difference_update(named)
+            return item.position
+
+    def delete(self, job: str, *, at: float, author: str) -> bool:
+        """Forget every revision of a record and its annotations; whether there was one. Parts stay until `collect`."""
+        with self._guard, _as_store_error(self._folder):
+            if self._catalogue.revision(job, None) is None:
+                return False
+            item = self._next(DELETION, msgspec.json.encode(_Deletion(job=job, at=at, author=author)))
+            self._packs.append([item])
+            with self._durably():
+                self._catalogue.add_deletion(item.position, job, item.sha256)
+            return True
+
+    def _next(self, kind: str, content: bytes) -> Item:
+        return Item(kind, hashlib.sha256(content).digest(), content, self._catalogue.last_position() + 1)
+
+    def _flush(self) -> None:
+        """Write the parts that wait, those of a kind together; synced by the commit."""
+        if self._pending:
+            self._packs.append(sorted(self._pending.values(), key=lambda item: (item.kind, len(item.content))))
+            self._pending.clear()
+            self._pending_bytes = 0
+
+    @contextmanager
+    def _durably(self) -> Iterator[None]:
+        """Sync what was appended, and catalogue it with what is added within."""
+        self._packs.sync()
+        with self._catalogue.transaction():
+            for each in self._packs.written:
+                self._catalogue.add_block(each.pack, each.offset, each.end, starts(each.items))
+            yield
+        self._packs.written.clear()
+
+    # --- the catalogue ---
+
+    def _open_catalogue(self) -> Catalogue:
+        file = self._folder / "catalogue.sqlite"
+        if not self._writes:
+            return Catalogue(file, writes=False)
+        try:
+            self._catalogue = Catalogue(file, writes=True)
+            self._catch_up()
+            return self._catalogue
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as fault:
+            log.warning("the catalogue of %s is damaged, and is made again from the packs: %s", self._folder, fault)
+        for suffix in ("", "-wal", "-shm"):
+            file.with_name(file.name + suffix).unlink(missing_ok=True)
+        self._catalogue = Catalogue(file, writes=True)
+        self._catch_up()
+        return self._catalogue
+
+    def _catch_up(self) -> None:
+        """Catalogue what the packs have and the catalogue has not; a torn end is cut off."""
+        ends, late = self._catalogue.ends(), list[tuple[Item, JobRecord]]()
+        for pack in self._packs.numbers():
+            if ends.get(pack, 0) < self._packs.size(pack):
+                with self._catalogue.transaction():
+                    late += self._catalogue_pack(pack, ends.get(pack, 0))
+        if late:
+            with self._catalogue.transaction():
+                for item, record in late:  # their parts may be in other packs
+                    digests = {bytes.fromhex(part.sha256) for part in record.parts}
+                    if digests - self._catalogue.known(digests):
+                        log.warning("the record of job %s lacks parts, and does not count", record.job)
+                    else:
+                        self._catalogue.add_record(item.position, record, item.sha256)
+
+    def _catalogue_pack(self, pack: int, offset: int) -> Iterator[tuple[Item, JobRecord]]:
+        """Catalogue the blocks of a pack from an offset on; its records are returned."""
+        with self._packs.path(pack).open("r+b") as file:
+            for block in whole_blocks(file, offset):
+                if isinstance(block, Torn):
+                    if block.following is None:
+                        log.warning("%s is cut off at %d: %s", pack_name(pack), block.offset, block.what)
+                        file.truncate(block.offset)
+                    continue
+                items = self._packs.items(file, block)
+                self._catalogue.add_block(pack, block.offset, block.end, starts(items))
+                for item in items:
+                    if item.kind == RECORD:
+                        yield item, decoded_record(item.content)
+                    elif item.kind == ANNOTATION:
+                        annotation = msgspec.json.decode(item.content, type=Annotation)
+                        self._catalogue.add_annotation(item.position, annotation, item.sha256)
+                    elif item.kind == DELETION:
+                        job = msgspec.json.decode(item.content, type=_Deletion).job
+                        self._catalogue.add_deletion(item.position, job, item.sha256)
+
+    # --- dictionaries ---
+
+    def _use_dictionary(self) -> None:
+        """Compress with the dictionary that was trained, if one was."""
+        with suppress(FileNotFoundError, DamagedPart, ValueError):
+            digest = bytes.fromhex((self._folder / "dictionary").read_text().strip())
+            self._packs.use_dictionary(self._content(digest))
+
+    def _train(self) -> None:
+        """Train a dictionary on small parts of the latest records, and use it from now on."""
+        samples: list[bytes] = []
+        for each in self._catalogue.latest(SAMPLES):
+            record = decoded_record(self._content(bytes.fromhex(each.sha256)))
+            samples.append(encoded_record(record))
+            samples += [
+                self._content(bytes.fromhex(part.sha256))
+                for part in record.parts
+                if part.size_bytes <= SAMPLE_BYTES_MAX and part.kind in ("life-log", "log", "definition")
+            ]
+        trained = self._packs.train(samples, size_bytes=DICTIONARY_BYTES)
+        if trained is None:
+            return
+        digest = hashlib.sha256(trained).digest()
+        self._packs.append([Item(DICTIONARY, digest, trained)])
+        with self._durably():
+            pass
+        draft = self._folder / "dictionary.draft"
+        draft.write_text(digest.hex())
+        draft.replace(self._folder / "dictionary")
+        self._packs.use_dictionary(trained)
+
+    # --- reading ---
+
+    def record(self, job: str, revision: int | None = None) -> JobRecord | None:
+        """A record, the newest revision unless another is named; None if there is none."""
+        with self._guard, _as_store_error(self._folder):
+            sha256 = self._catalogue.revision(job, revision)
+            return None if sha256 is None else decoded_record(self._content(sha256))
+
+    def revisions(self, job: str) -> list[StoredRecord]:
+        """Every revision of a job's record, the oldest first."""
+        with self._guard, _as_store_error(self._folder):
+            return self._catalogue.revisions(job)
+
+    def annotations(self, job: str) -> list[Annotation]:
+        """What was added to a record, in the order of time."""
+        with self._guard, _as_store_error(self._folder):
+            return [
+                msgspec.json.decode(self._content(sha256), type=Annotation)
+                for sha256 in self._catalogue.annotations(job)
+            ]
+
+    def changes(self, *, after: int, limit: int) -> list[StoredRecord]:
+        """Commits after a position, in order: what index servers are fed with."""
+        with self._guard, _as_store_error(self._folder):
+            return self._catalogue.changes(after, limit)
+
+    def find(self, *, owner: str, submitted_from: float, submitted_before: float) -> list[StoredRecord]:
+        """The newest records of an owner whose jobs were submitted in an interval."""
+        with self._guard, _as_store_error(self._folder):
+            return self._catalogue.owned(owner, submitted_from, submitted_before)
+
+    def content(self, sha256: str) -> bytes:
+        """The content of a part, verified. Raises `DamagedPart`, also where it is missing."""
+        with self._guard, _as_store_error(self._folder):
+            return self._content(bytes.fromhex(sha256))
+
+    def _content(self, sha256: bytes) -> bytes:
+        waiting = self._pending.get(sha256)
+        if waiting is not None:
+            return waiting.content
+        fault = "its content does not match its digest"
+        for _ in range(2):  # a pack may have been rewritten since the part was looked up
+            place = self._catalogue.place(sha256)
+            if place is None:
+                raise DamagedPart("it is not stored", subject=f"part {sha256.hex()}")
+            try:
+                block = self._packs.expanded(place.pack, place.offset)
+            except (OSError, ValueError) as error:
+                fault = f"its block cannot be read: {error}"
+                self._packs.look_again(place.pack)
+                continue
+            content = block[place.start : place.start + place.size_bytes]
+            if hashlib.sha256(content).digest() == sha256:
+                return content
+        raise DamagedPart(fault, subject=f"part {sha256.hex()}")
+
+    # --- looking after it ---
+
+    def check(self) -> Iterator[Damage]:
+        """Read everything, and name each damaged or missing part."""
+        with self._guard, _as_store_error(self._folder):
+            yield from upkeep.find_damage(self._packs, self._catalogue, self._content)
+
+    def collect(self, *, dry_run: bool) -> Collected:
+        """Remove the parts that no record needs, or only count them."""
+        with self._guard, _as_store_error(self._folder):
+            if not dry_run:
+                self._flush()
+                with self._durably():
+                    pass
+            live = self._added | upkeep.live_parts(self._catalogue, self._content)
+            return upkeep.collect(self._packs, self._catalogue, live, dry_run=dry_run)
+
+
+def _locked(file: Path) -> int:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise RecordStoreError(
+            "another process writes there", subject=str(file.parent), next_step="stop it, or ask the service"
+        ) from None
+    return descriptor
+
+
+@contextmanager
+def _as_store_error(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error, msgspec.DecodeError) as fault:
+        raise RecordStoreError(f"cannot be used: {fault}", subject=str(folder)) from fault

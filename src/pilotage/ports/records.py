@@ -1,0 +1,119 @@
+"""The primary storage of job records: parts by content, shared among records, and the records that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from pilotage.model.errors import PilotageError
+from pilotage.model.records import Annotation, JobRecord
+
+
+class RecordStoreError(PilotageError):
+    """The storage of records cannot be read or written."""
+
+
+class DamagedPart(RecordStoreError):
+    """A stored part does not have the content that its name promises. `pilotage provenance fsck` names all such parts."""
+
+
+class IncompleteRecord(RecordStoreError):
+    """A record names parts that are not stored; nothing of it is visible. Upload the parts first."""
+
+
+class RecordTaken(RecordStoreError):
+    """Another record has this job and revision."""
+
+
+class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a record stands in the storage: its position grows with each commit, also for annotations and deletions."""
+
+    position: int
+    job: str
+    revision: int
+    owner: str
+    submitted_at: float | None
+    sha256: str
+    change: str  # record, annotation or deletion
+
+
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong in the storage: where, which part, and whose records need it."""
+
+    place: str
+    what: str
+    sha256: str = ""
+    jobs: tuple[str, ...] = ()
+
+
+class Collected(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts that no record needs, and what their removal frees or would free."""
+
+    parts: int
+    part_bytes: int
+    freed_bytes: int
+
+
+class RecordStore(Protocol):
+    """Records and their parts. One process writes; any number may read. Every method raises `RecordStoreError`."""
+
+    def missing(self, parts: Collection[str]) -> set[str]:
+        """Those of some digests that are not stored."""
+        ...
+
+    def add_parts(self, parts: Iterable[tuple[str, bytes]]) -> list[str]:
+        """Store contents with their kinds, and return their digests. Without a commit nobody sees them."""
+        ...
+
+    def commit(self, records: Sequence[JobRecord]) -> list[int]:
+        """Make records visible, all durable on return, and return their positions.
+
+        A record that is there already is left as it is. Raises `IncompleteRecord` and `RecordTaken`; then none was added.
+        """
+        ...
+
+    def annotate(self, annotation: Annotation) -> int:
+        """Append an annotation to the record of a job; durable on return."""
+        ...
+
+    def delete(self, job: str, *, at: float, author: str) -> bool:
+        """Forget every revision of a record and its annotations; whether there was one. Parts stay until `collect`."""
+        ...
+
+    def record(self, job: str, revision: int | None = None) -> JobRecord | None:
+        """A record, the newest revision unless another is named; None if there is none."""
+        ...
+
+    def revisions(self, job: str) -> list[StoredRecord]:
+        """Every revision of a job's record, the oldest first."""
+        ...
+
+    def annotations(self, job: str) -> list[Annotation]:
+        """What was added to a record, in the order of time."""
+        ...
+
+    def content(self, sha256: str) -> bytes:
+        """The content of a part, verified. Raises `DamagedPart`, also where it is missing."""
+        ...
+
+    def changes(self, *, after: int, limit: int) -> list[StoredRecord]:
+        """Commits after a position, in order: what index servers are fed with."""
+        ...
+
+    def find(self, *, owner: str, submitted_from: float, submitted_before: float) -> list[StoredRecord]:
+        """The newest records of an owner whose jobs were submitted in an interval."""
+        ...
+
+    def check(self) -> Iterator[Damage]:
+        """Read everything, and name each damaged or missing part."""
+        ...
+
+    def collect(self, *, dry_run: bool) -> Collected:
+        """Remove the parts that no record needs, or only count them."""
+        ...
+
+    def close(self) -> None:
+        """Let another process write."""
+        ...
