@@ -1,0 +1,106 @@
+"""A record has all that a dump has: the dump can be made again from it, and loaded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pilotage.adapters.records.folder import FolderRecords
+from pilotage.book.rows.rows import NodeRow
+from pilotage.model.events.payloads import AttemptStarted, Tagged
+from pilotage.model.jobs.submission import Captured, Origin
+from pilotage.provenance.assembly import Extra, NotADump, assemble, dump_of
+from tests.kit.events import Stream, a_short_job, cut, delivered, random_history
+from tests.kit.sqlite_books import keep, opened
+
+
+def nobody(names: Iterable[str]) -> list[NodeRow]:
+    return []
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32))
+def test_the_dump_of_a_record_is_the_one_it_was_made_from(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    chance = random.Random(seed)
+    folder = tmp_path_factory.mktemp("books")
+    store = FolderRecords(folder / "records")
+    with opened(folder / "book") as book, opened(folder / "other") as other:
+        for batch in cut(delivered(random_history(chance), chance), chance):
+            keep(book, batch)
+        for job in ("job-1", "job-2"):
+            row = book.job(job)
+            assert row is not None
+            lines = list(book.dump(job))
+            made = assemble(row, lines, nodes=nobody, made_at=5.0, revision=1)
+            store.add_parts(made.contents)
+            store.commit([made.record])
+            found = store.record(job)
+            assert found == made.record
+            assert (found.owner, found.state) == (row.owner, row.state)
+            again = list(dump_of(found, store.content))
+            assert b"".join(again) == b"".join(lines)
+            assert other.load(again) == job
+    store.close()
+
+
+def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("books")
+    by = Stream("service", "core")
+    with opened(folder / "book") as book:
+        program = book.put_content(b"#!/bin/sh\n")
+        large = Captured(sha256="0" * 64, size_bytes=10**9, content=False)
+        captured = {"bin/run.sh": Captured(sha256=program, executable=True), "large.dat": large}
+        origin = book.put_content(msgspec.json.encode(Origin(folder="/data", captured=captured)))
+        definition = book.put_content(b'{"job":"j1"}')
+        events = a_short_job(stream=by)
+        first = msgspec.json.decode(events[0].data)
+        first |= {"definition": definition, "lists": {"origin": origin, "file-1": program}}
+        keep(book, [msgspec.structs.replace(events[0], data=msgspec.Raw(msgspec.json.encode(first))), *events[1:]])
+        keep(book, [by.event(Tagged(name="group", value=value), job="j1") for value in ("A", "B")])
+        keep(book, [by.event(AttemptStarted(node="n17"), job="j1", package="1.1.1", attempt=1)])
+        row = book.job("j1")
+        assert row is not None
+        asked: list[str] = []
+
+        def described(names: Iterable[str]) -> list[NodeRow]:
+            asked.extend(names)
+            return [NodeRow(node=each, system="Linux", software='{"root":"6.30"}') for each in asked]
+
+        log = Extra("log", "1.1.1-1.stdout", b"done\n")
+        made = assemble(row, book.dump("j1"), nodes=described, extras=[log], made_at=5.0, revision=1)
+    parts = {(each.kind, each.name): each.sha256 for each in made.record.parts}
+    assert parts["definition", "definition"] == definition
+    assert parts["file", "bin/run.sh"] == program
+    assert parts["list", "origin"] == origin
+    assert ("log", "1.1.1-1.stdout") in parts
+    assert made.record.tags == {"group": "B"}
+    assert [each.node for each in made.record.nodes] == asked == ["n17"]
+    assert made.record.nodes[0].software == {"root": "6.30"}
+
+
+def test_what_is_no_dump_of_the_job_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with opened(tmp_path_factory.mktemp("books") / "book") as book:
+        content = book.put_content(b"a definition")
+        events = a_short_job(stream=Stream("service", "core"))
+        first = msgspec.json.decode(events[0].data) | {"definition": content}
+        keep(book, [msgspec.structs.replace(events[0], data=msgspec.Raw(msgspec.json.encode(first))), *events[1:]])
+        row, lines = book.job("j1"), list(book.dump("j1"))
+    assert row is not None
+    assert len([line for line in lines if line.startswith(b'{"content"')]) == 1
+    for wrong in (
+        [],
+        lines[:-1],
+        lines[:2] + lines[3:],
+        [lines[0].replace(b'"j1"', b'"j2"'), *lines[1:]],
+        [each.replace(b"YSBk", b"YSBl") for each in lines],
+        [*lines[:2], b"nonsense\n", *lines[2:]],
+    ):
+        with pytest.raises(NotADump):
+            assemble(row, wrong, nodes=nobody, made_at=5.0, revision=1)
