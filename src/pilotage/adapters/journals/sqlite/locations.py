@@ -246,6 +246,12 @@ def is_used(book: sqlite3.Connection, sha256: str, *, but_by: int) -> bool:
     return found is not None
 
 
+def content_in(book: sqlite3.Connection, sha256: str) -> bytes | None:
+    """A content that is in this file."""
+    found = book.execute("SELECT content FROM contents WHERE sha256 = ?", (sha256,)).fetchone()
+    return None if found is None else bytes(found[0])
+
+
 BOOK = "book.sqlite"
 
 _LOOKS_MAX = 20
@@ -290,14 +296,13 @@ class SqliteLocations:
         return self._look(lambda: self._content(sha256), what=sha256)
 
     def _content(self, sha256: str) -> bytes | None:
-        wanted = "SELECT content FROM contents WHERE sha256 = ?"
         with self.live() as book:
-            found = book.execute(wanted, (sha256,)).fetchone()
+            found = content_in(book, sha256)
             keeper = book.execute("SELECT job FROM sealed_contents WHERE sha256 = ?", (sha256,)).fetchone()
         if found is None and keeper is not None:
             with self._sealed(keeper[0]) as sealed:
-                found = sealed.execute(wanted, (sha256,)).fetchone()
-        return None if found is None else bytes(found[0])
+                found = content_in(sealed, sha256)
+        return found
 
     @contextmanager
     def _sealed(self, job: str) -> Iterator[sqlite3.Connection]:

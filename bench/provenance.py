@@ -1,0 +1,145 @@
+"""What records of jobs cost: from sealed jobs to a durable commit, and how small they are beside their dumps.
+
+Every job has its own definition and results, shares its program with a hundred others, and has random run times, digests and
+sizes, which nothing can compress. `--count` jobs have dumps of 2 to 100 kB each; `--full` makes a hundred thousand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bench.book import WallClock
+from bench.figures import Figures
+from bench.work import Work, batches
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.records.folder import FolderRecords
+from pilotage.provenance.assembly import assemble
+from pilotage.service.journal.writer import BatchCommitter
+
+COUNT = 1000
+FULL = 100_000
+AT_ONCE = 100
+"""Jobs that are sealed before their records are committed together."""
+SMALLEST, LARGEST = 2_000, 100_000
+_PACKAGE_BYTES = 1_150  # of the three events of a package, in a dump
+
+
+class Varied(Work):
+    """Jobs of one user after the other, with what no two of them have in common."""
+
+    def __init__(self, seed: int) -> None:
+        """Draw everything from a seed."""
+        super().__init__(started_at=1_700_000_000.0, in_flight=4)
+        self._chance = random.Random(seed)
+
+    def event(self, source: str, kind: str, data: dict[str, Any], **subject: Any) -> dict[str, Any]:
+        """One event, some time after the last."""
+        self._now += self._chance.expovariate(2.0)
+        if kind == "AttemptFinished":
+            data["cpu_seconds"] = round(self._chance.uniform(1.0, 4000.0), 3)
+            data["peak_memory_bytes"] = self._chance.randrange(10**8, 10**9)
+            for phase in data["phases"]:
+                phase["seconds"] = round(self._chance.uniform(0.001, 900.0), 6)
+            for made in data["manifest"]:
+                made["size_bytes"] = self._chance.randrange(10**7)
+                made["sha256"] = self._chance.randbytes(32).hex()
+        return super().event(source, kind, data, **subject)
+
+    def packages(self) -> int:
+        """How many packages a job has: sizes of dumps are spread evenly on a logarithmic scale."""
+        size = SMALLEST * (LARGEST / SMALLEST) ** self._chance.random()
+        return max(1, round((size - 1_200) / _PACKAGE_BYTES))
+
+    def definition(self, job: str) -> bytes:
+        """A document, with parameters of its own."""
+        parameters = {f"p{n}": round(self._chance.gauss(0.0, 1.0), 6) for n in range(8)}
+        return msgspec.json.encode(
+            {"job": job, "stages": [{"run": "./simulate --config c.toml"}], "parameters": parameters}
+        )
+
+    def program(self) -> bytes:
+        """A program that a hundred jobs share."""
+        return self._chance.randbytes(20_000)
+
+
+def make_jobs(book: SqliteJournal, count: int) -> Iterator[str]:
+    """Register and finish jobs, and seal them."""
+    work, keeper = Varied(11), BatchCommitter(book, clock=WallClock())
+    program = ""
+    for number in range(count):
+        job = f"job-{number:07}"
+        if number % 100 == 0:
+            program = book.put_content(work.program())
+        events = list(work.events(job, work.packages()))
+        events[0]["data"] |= {"definition": book.put_content(work.definition(job)), "lists": {"file-1": program}}
+        for body in batches(iter(events)):
+            if keeper.take_batch(body).refused:
+                raise SystemExit("an event was refused")
+        book.seal(job)
+        yield job
+
+
+def measure(count: int, folder: Path) -> dict[str, float]:
+    """Make jobs, then their records; sizes in bytes, times in CPU seconds."""
+    book, store = SqliteJournal(folder / "book"), FolderRecords(folder / "records")
+    dumps = zipped = cpu = wall = 0.0
+    jobs = make_jobs(book, count)
+    done = 0
+    while some := list(islice(jobs, AT_ONCE)):
+        begun, used = time.perf_counter(), time.process_time()
+        records = []
+        for job in some:
+            row = book.job(job)
+            assert row is not None
+            made = assemble(row, book.dump(job), nodes=lambda names: (), made_at=1.0, revision=1)
+            store.add_parts(made.contents)
+            records.append(made.record)
+        store.commit(records)
+        wall, cpu = wall + time.perf_counter() - begun, cpu + time.process_time() - used
+        for job in some[:10]:
+            text = b"".join(book.dump(job))
+            dumps, zipped = dumps + len(text), zipped + len(gzip.compress(text))
+        done += len(some)
+    dumped = sum(len(b"".join(book.dump(f"job-{n:07}"))) for n in range(0, count, max(1, count // 500)))
+    average = dumped / len(range(0, count, max(1, count // 500)))
+    stored = sum(each.stat().st_size for each in (folder / "records").rglob("*") if each.is_file())
+    store.close()
+    book.close()
+    return {
+        "records": done,
+        "per_core_second": done / cpu,
+        "per_second": done / wall,
+        "dump_bytes": average,
+        "times_smaller": average * done / stored,
+        "gzip_times_smaller": dumps / zipped,
+    }
+
+
+def main() -> None:
+    """Measure, and print figures beside their bounds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--full", action="store_true")
+    given = parser.parse_args()
+    figures = Figures()
+    with tempfile.TemporaryDirectory() as name:
+        found = measure(FULL if given.full else given.count, Path(name))
+    print(f"records of {found['records']:,.0f} jobs, dumps of {found['dump_bytes']:,.0f} bytes on average")
+    figures.show("records committed", found["per_core_second"], "a CPU second", at_least=500)
+    figures.show("smaller than their dumps", found["times_smaller"], "times", at_least=10)
+    figures.show("as gzip makes each dump", found["gzip_times_smaller"], "times", at_least=1)
+    figures.done()
+
+
+if __name__ == "__main__":
+    main()
