@@ -101,7 +101,7 @@ def measure(count: int, folder: Path) -> dict[str, float]:
         for job in some:
             row = book.job(job)
             assert row is not None
-            made = assemble(row, book.dump(job), nodes=lambda names: (), made_at=1.0, revision=1)
+            made = assemble(row, book.dump(job), nodes=lambda _: (), made_at=1.0, revision=1)
             store.add_parts(made.contents)
             records.append(made.record)
         store.commit(records)
