@@ -51,6 +51,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     state: str
     made_at: float
+    heard_at: float = 0.0  # when the last event was received that it has
     submitted_at: float | None = None
     ended_at: float | None = None
     access: tuple[AccessRule, ...] = ()

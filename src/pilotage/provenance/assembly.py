@@ -1,7 +1,8 @@
 """The record of a job from its dump, and the dump from the record: nothing of a dump is lost on the way.
 
-The events of a dump, with its first line, are one part, the life log. Each content is a part of its own, so that jobs which share
-a program or a definition share it in the storage, too. What is not in a dump (logs, files that were made) is added by the caller.
+The events of a dump, with its first line, are the life log, in parts of a few megabytes: a later revision of a long job shares
+all but the last with the one before. Each content is a part of its own, so that jobs which share a program or a definition
+share it in the storage, too. What is not in a dump (logs, files that were made) is added by the caller.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,11 +25,14 @@ from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNo
 
 NODES_MAX = 1000
 """Nodes that a record describes; the life log names all."""
+LIFE_LOG_BYTES = 4 * 1024 * 1024
+"""Size of a part of a life log."""
 
 _CONTENT = re.compile(rb'\{"content":"([0-9a-f]{64})","base64":"([A-Za-z0-9+/=]*)"\}\n')
 _NODE = re.compile(rb'"node":("(?:[^"\\]|\\.)*")')
 _SITE = re.compile(rb'"site":("(?:[^"\\]|\\.)*")')
 _EVENT, _END = b'{"event":', b'{"end":'
+_CONTENT_KINDS = ("definition", "list", "file")
 _text = msgspec.json.Decoder(str).decode
 
 
@@ -51,35 +55,38 @@ class Extra(NamedTuple):
     content: bytes
 
 
-class Assembled(NamedTuple):
-    """A record, and the contents of its parts with their kinds."""
-
-    record: JobRecord
-    contents: list[tuple[str, bytes]]
+AddPart = Callable[[str, bytes], str]
+"""Stores a content of a kind, and returns its sha256."""
 
 
 def assemble(
     row: JobRow,
     lines: Iterable[bytes],
     *,
+    add_part: AddPart,
     nodes: Callable[[Iterable[str]], Iterable[NodeRow]],
     extras: Iterable[Extra] = (),
     made_at: float,
     revision: int,
-) -> Assembled:
-    """The record of a job that is over, from its row and its dump; `nodes` describes computers by name. Raises `NotADump`."""
-    life_log, stored = _split(row.job, lines)
-    kinds = _kinds(row, stored)
-    parts = [_part("life-log", "events.jsonl", life_log)]
-    contents: list[tuple[str, bytes]] = [("life-log", life_log)]
-    for sha256, content in stored.items():
+) -> JobRecord:
+    """The record of a job that is over, from its row and its dump; `nodes` describes computers by name.
+
+    Raises `NotADump`; parts that were added by then belong to no record.
+    """
+    dump = _Dump(row.job, add_part)
+    for line in lines:
+        dump.take(line)
+    dump.finish()
+    kinds = _kinds(row, dump.read_content)
+    parts = list(dump.life_log)
+    for sha256, content in dump.contents.items():
         kind, name = kinds.get(sha256, ("list", sha256[:12]))
+        add_part(kind, content)
         parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
-        contents.append((kind, content))
     for extra in extras:
-        parts.append(_part(extra.kind, extra.name, extra.content))
-        contents.append((extra.kind, extra.content))
-    record = JobRecord(
+        sha256 = add_part(extra.kind, extra.content)
+        parts.append(RecordPart(kind=extra.kind, name=extra.name, sha256=sha256, size_bytes=len(extra.content)))
+    return JobRecord(
         version=RECORD_VERSION,
         job=row.job,
         revision=revision,
@@ -87,81 +94,137 @@ def assemble(
         name=row.name,
         state=row.state,
         made_at=made_at,
+        heard_at=row.heard_at,
         submitted_at=row.submitted_at,
         ended_at=row.entered_at,
         access=msgspec.json.decode(row.access, type=tuple[AccessRule, ...]),
         tags=tags_of(read_tags(row.tags)),
-        sites=tuple(_names(_SITE, life_log)),
-        nodes=tuple(_node(each) for each in nodes(_names(_NODE, life_log)[:NODES_MAX])),
+        sites=tuple(sorted(dump.sites)),
+        nodes=tuple(_node(each) for each in nodes(sorted(dump.nodes)[:NODES_MAX])),
         parts=tuple(parts),
     )
-    return Assembled(record, contents)
 
 
 def dump_of(record: JobRecord, read_part: Callable[[str], bytes]) -> Iterator[bytes]:
     """The lines of the dump that a record was made from. Raises what `read_part` does, and `NotADump`."""
-    log = record.part("life-log")
-    if log is None:
+    log = [part for part in record.parts if part.kind == "life-log"]
+    if not log:
         raise NotADump("the record has no life log", subject=f"job {record.job}")
-    whole = read_part(log.sha256)
-    head, _, events = whole.partition(b"\n")
     hashed = hashlib.sha256()
-    contents = 0
+    contents = events = 0
 
     def line(text: bytes) -> bytes:
         hashed.update(text)
         return text
 
-    yield line(head + b"\n")
+    head, *first = read_part(log[0].sha256).splitlines(keepends=True)
+    yield line(head)
     for part in record.parts:
-        if part.kind in ("definition", "list", "file"):
+        if part.kind in _CONTENT_KINDS:
             contents += 1
             encoded = base64.b64encode(read_part(part.sha256))
             yield line(b'{"content":"%s","base64":"%s"}\n' % (part.sha256.encode(), encoded))
-    for each in events.splitlines(keepends=True):
-        yield line(each)
-    end = _End(end=True, contents=contents, events=events.count(b"\n"), sha256=hashed.hexdigest())
-    yield msgspec.json.encode(end) + b"\n"
+    for number, part in enumerate(log):
+        for each in first if number == 0 else read_part(part.sha256).splitlines(keepends=True):
+            events += 1
+            yield line(each)
+    yield msgspec.json.encode(_End(end=True, contents=contents, events=events, sha256=hashed.hexdigest())) + b"\n"
 
 
-def _split(job: str, lines: Iterable[bytes]) -> tuple[bytes, dict[str, bytes]]:
-    """The life log of a dump, and its contents by digest; checked against its last line."""
-    hashed, kept, contents, end = hashlib.sha256(), list[bytes](), dict[str, bytes](), b""
-    for line in lines:
+class _Dump:
+    """A dump on its way into parts, checked against its last line."""
+
+    def __init__(self, job: str, add_part: AddPart) -> None:
+        self.life_log: list[RecordPart] = []
+        self.contents: dict[str, bytes] = {}
+        self.sites: set[str] = set()
+        self.nodes: set[str] = set()
+        self._job = job
+        self._add_part = add_part
+        self._hashed = hashlib.sha256()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._events = -1  # without the first line
+        self._end: _End | None = None
+
+    def take(self, line: bytes) -> None:
+        """Take the next line."""
+        if self._end is not None:
+            raise self._fault("there are more lines after the last one")
         if line.startswith(_END):
-            end = line
-            break
-        hashed.update(line)
-        if line.startswith(_EVENT) or not kept:
-            kept.append(line)
-            continue
+            self._end = self._decoded(line)
+            return
+        self._hashed.update(line)
+        if self._events < 0:
+            self._check_header(line)
+        elif not line.startswith(_EVENT):
+            self._take_content(line)
+            return
+        self._events += 1
+        self._lines.append(line)
+        self._bytes += len(line)
+        if self._bytes >= LIFE_LOG_BYTES:
+            self._cut()
+
+    def _decoded(self, line: bytes) -> _End:
+        try:
+            return msgspec.json.decode(line, type=_End)
+        except msgspec.DecodeError as fault:
+            raise self._fault(f"its last line cannot be read: {fault}") from None
+
+    def _check_header(self, line: bytes) -> None:
+        try:
+            header: Any = msgspec.json.decode(line)
+        except msgspec.DecodeError as fault:
+            raise self._fault(f"its first line cannot be read: {fault}") from None
+        if not isinstance(header, dict) or header.get("job") != self._job:
+            raise self._fault("it is the dump of another job")
+
+    def _take_content(self, line: bytes) -> None:
         found = _CONTENT.fullmatch(line)
         if found is None:
-            raise NotADump("a line is neither an event nor a content", subject=f"job {job}")
+            raise self._fault("a line is neither an event nor a content")
         try:
-            contents[found[1].decode()] = base64.b64decode(found[2], validate=True)
+            content = base64.b64decode(found[2], validate=True)
         except binascii.Error as fault:
-            raise NotADump(f"a content cannot be decoded: {fault}", subject=f"job {job}") from None
-    try:
-        last = msgspec.json.decode(end, type=_End)
-        header: Any = msgspec.json.decode(kept[0])
-    except (msgspec.DecodeError, IndexError) as fault:
-        raise NotADump(f"it is not whole: {fault}", subject=f"job {job}") from None
-    if not isinstance(header, dict) or header.get("job") != job:
-        raise NotADump("it is the dump of another job", subject=f"job {job}")
-    if (last.contents, last.events, last.sha256) != (len(contents), len(kept) - 1, hashed.hexdigest()):
-        raise NotADump("it does not match its last line", subject=f"job {job}")
-    for sha256, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != sha256:
-            raise NotADump("a content does not match its digest", subject=f"job {job}", got=sha256)
-    return b"".join(kept), contents
+            raise self._fault(f"a content cannot be decoded: {fault}") from None
+        if hashlib.sha256(content).hexdigest() != found[1].decode():
+            raise self._fault("a content does not match its digest")
+        self.contents[found[1].decode()] = content
+
+    def _cut(self) -> None:
+        """End a part of the life log."""
+        content = b"".join(self._lines)
+        self.sites.update(map(_text, set(_SITE.findall(content))))
+        self.nodes.update(map(_text, set(_NODE.findall(content))))
+        sha256 = self._add_part("life-log", content)
+        name = f"events-{len(self.life_log) + 1}.jsonl"
+        self.life_log.append(RecordPart(kind="life-log", name=name, sha256=sha256, size_bytes=len(content)))
+        self._lines, self._bytes = [], 0
+
+    def finish(self) -> None:
+        """The last line was taken."""
+        end = self._end
+        if end is None:
+            raise self._fault("it is not whole")
+        if (end.contents, end.events, end.sha256) != (len(self.contents), self._events, self._hashed.hexdigest()):
+            raise self._fault("it does not match its last line")
+        if self._lines:
+            self._cut()
+
+    def read_content(self, sha256: str) -> bytes | None:
+        """A content of the dump."""
+        return self.contents.get(sha256)
+
+    def _fault(self, what: str) -> NotADump:
+        return NotADump(what, subject=f"job {self._job}")
 
 
-def _kinds(row: JobRow, contents: Mapping[str, bytes]) -> dict[str, tuple[PartKind, str]]:
+def _kinds(row: JobRow, read_content: Callable[[str], bytes | None]) -> dict[str, tuple[PartKind, str]]:
     """What each content of a job is, and its name: that of the document's folder for a file."""
     named = _texts(row.lists)
     files: dict[str, str] = {}
-    if (origin := contents.get(named.get(ORIGIN, ""))) is not None:
+    if (origin := read_content(named.get(ORIGIN, ""))) is not None:
         try:
             captured = msgspec.json.decode(origin, type=Origin).captured
             files = {each.sha256: name for name, each in captured.items() if each.content}
@@ -175,14 +238,6 @@ def _kinds(row: JobRow, contents: Mapping[str, bytes]) -> dict[str, tuple[PartKi
     if row.definition is not None:
         found[row.definition] = "definition", DEFINITION
     return found
-
-
-def _part(kind: PartKind, name: str, content: bytes) -> RecordPart:
-    return RecordPart(kind=kind, name=name, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-
-
-def _names(pattern: re.Pattern[bytes], life_log: bytes) -> list[str]:
-    return sorted({_text(each) for each in set(pattern.findall(life_log))})
 
 
 def _texts(encoded: str) -> dict[str, str]:

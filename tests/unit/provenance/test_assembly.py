@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,9 +16,18 @@ from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.rows.rows import NodeRow
 from pilotage.model.events.payloads import AttemptStarted, Tagged
 from pilotage.model.jobs.submission import Captured, Origin
+from pilotage.provenance import assembly
 from pilotage.provenance.assembly import Extra, NotADump, assemble, dump_of
 from tests.kit.events import Stream, a_short_job, cut, delivered, random_history
 from tests.kit.sqlite_books import keep, opened
+
+
+def add_to(store: FolderRecords) -> Callable[[str, bytes], str]:
+    return lambda kind, content: store.add_parts([(kind, content)])[0]
+
+
+def digest_of(kind: str, content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def nobody(names: Iterable[str]) -> list[NodeRow]:
@@ -36,15 +47,36 @@ def test_the_dump_of_a_record_is_the_one_it_was_made_from(tmp_path_factory: pyte
             row = book.job(job)
             assert row is not None
             lines = list(book.dump(job))
-            made = assemble(row, lines, nodes=nobody, made_at=5.0, revision=1)
-            store.add_parts(made.contents)
-            store.commit([made.record])
+            made = assemble(row, lines, add_part=add_to(store), nodes=nobody, made_at=5.0, revision=1)
+            store.commit([made])
             found = store.record(job)
-            assert found == made.record
+            assert found == made
             assert (found.owner, found.state) == (row.owner, row.state)
             again = list(dump_of(found, store.content))
             assert b"".join(again) == b"".join(lines)
             assert other.load(again) == job
+    store.close()
+
+
+def test_a_later_revision_of_a_long_job_shares_what_has_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assembly, "LIFE_LOG_BYTES", 2000)
+    store, by = FolderRecords(tmp_path / "records"), Stream("service", "core")
+    with opened(tmp_path / "book") as book:
+        keep(book, a_short_job(packages=20, stream=by))
+        made = []
+        for revision in (1, 2):
+            row = book.job("j1")
+            assert row is not None
+            lines = list(book.dump("j1"))
+            made.append(assemble(row, lines, add_part=add_to(store), nodes=nobody, made_at=5.0, revision=revision))
+            store.commit(made[-1:])
+            assert list(dump_of(made[-1], store.content)) == lines
+            keep(book, [by.event(Tagged(name="group", value="A"), job="j1")])
+    first, second = ([part.sha256 for part in each.parts if part.kind == "life-log"] for each in made)
+    assert len(first) > 5
+    assert second[: len(first) - 1] == first[:-1]
     store.close()
 
 
@@ -74,15 +106,17 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
             return [NodeRow(node=each, system="Linux", software='{"root":"6.30"}') for each in asked]
 
         log = Extra("log", "1.1.1-1.stdout", b"done\n")
-        made = assemble(row, book.dump("j1"), nodes=described, extras=[log], made_at=5.0, revision=1)
-    parts = {(each.kind, each.name): each.sha256 for each in made.record.parts}
+        made = assemble(
+            row, book.dump("j1"), add_part=digest_of, nodes=described, extras=[log], made_at=5.0, revision=1
+        )
+    parts = {(each.kind, each.name): each.sha256 for each in made.parts}
     assert parts["definition", "definition"] == definition
     assert parts["file", "bin/run.sh"] == program
     assert parts["list", "origin"] == origin
     assert ("log", "1.1.1-1.stdout") in parts
-    assert made.record.tags == {"group": "B"}
-    assert [each.node for each in made.record.nodes] == asked == ["n17"]
-    assert made.record.nodes[0].software == {"root": "6.30"}
+    assert made.tags == {"group": "B"}
+    assert [each.node for each in made.nodes] == asked == ["n17"]
+    assert made.nodes[0].software == {"root": "6.30"}
 
 
 def test_what_is_no_dump_of_the_job_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -103,4 +137,4 @@ def test_what_is_no_dump_of_the_job_is_refused(tmp_path_factory: pytest.TempPath
         [*lines[:2], b"nonsense\n", *lines[2:]],
     ):
         with pytest.raises(NotADump):
-            assemble(row, wrong, nodes=nobody, made_at=5.0, revision=1)
+            assemble(row, wrong, add_part=digest_of, nodes=nobody, made_at=5.0, revision=1)
