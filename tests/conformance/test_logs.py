@@ -35,6 +35,17 @@ def test_logs_come_back_in_order_and_the_later_text_replaces_the_earlier(logs: A
     assert logs.read("unknown", "1.1.1") == []
 
 
+def test_the_logs_of_a_job_are_read_by_package_however_many_there_are(logs: AttemptLogs) -> None:
+    packages = [f"1.{line}.1" for line in range(1, 701)]
+    logs.put([log(1, stream, package, package=package) for package in packages for stream in ("stderr", "stdout")])
+    logs.put([log(1, "stdout", "y", job="k"), log(2, "stdout", "again", package="1.2.1")])
+    found = [(each.ref.package, each.ref.attempt, each.stream, each.head) for each in logs.read_job("j")]
+    assert found[:2] == [("1.1.1", 1, "stderr", "1.1.1"), ("1.1.1", 1, "stdout", "1.1.1")]
+    assert found[4] == ("1.2.1", 2, "stdout", "again")
+    assert [package for package, attempt, stream, _ in found if (attempt, stream) == (1, "stdout")] == packages
+    assert list(logs.read_job("unknown")) == []
+
+
 def test_the_logs_of_a_job_are_forgotten_alone(logs: AttemptLogs) -> None:
     logs.put([log(1, "stdout", "x"), log(1, "stdout", "y", job="k")])
     logs.forget("j")

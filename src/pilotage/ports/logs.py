@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from pilotage.model.exchange.exchange import LogText
@@ -17,6 +17,10 @@ class AttemptLogs(Protocol):
 
     def read(self, job: str, package: str) -> list[LogText]:
         """The logs of all attempts of a package, in order."""
+        ...
+
+    def read_job(self, job: str) -> Iterator[LogText]:
+        """The logs of all attempts of a job, by package, in order; a few at a time."""
         ...
 
     def forget(self, job: str) -> None:

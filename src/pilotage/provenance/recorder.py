@@ -1,0 +1,85 @@
+"""Makes the records of jobs that are over: the first when a job is quiet, a later revision when more was heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from pilotage.book.rows.rows import JobRow, NodeRow
+from pilotage.model.exchange.exchange import LogText
+from pilotage.model.records import JobRecord
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import AttemptLogs, Journal
+from pilotage.ports.records import RecordStore
+from pilotage.provenance.assembly import Extra, assemble
+
+LOGS_BYTES = 4 * 1024 * 1024
+"""Logs of a job are in parts of this size."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorder:
+    """Makes records of the jobs of a book."""
+
+    def __init__(self, journal: Journal, store: RecordStore, *, now: Callable[[], float]) -> None:
+        """Take the book, and the storage of records."""
+        self._journal = journal
+        self._store = store
+        self._now = now
+        self._heard_at: dict[str, float] = {}  # by job: when the last event was received that its record has
+
+    def is_current(self, row: JobRow) -> bool:
+        """Whether the record of a job has all that was heard of it."""
+        known = self._heard_at.get(row.job)
+        if known is None:
+            record = self._store.record(row.job)
+            known = self._heard_at[row.job] = record.heard_at if record is not None else -1.0
+        return known >= row.heard_at
+
+    def record(self, job: str, *, logs: AttemptLogs | None = None) -> JobRecord | None:
+        """Make the record of a job that is over, durable on return, unless it is current; None if the job is not over."""
+        row = self._journal.job(job)
+        if row is None or row.place == "purged" or row.state not in FINAL_NAMES:
+            return None
+        before = self._store.revisions(job)
+        if before and self.is_current(row):
+            return self._store.record(job)
+        made = assemble(
+            row,
+            self._journal.dump(job),
+            add_part=lambda kind, content: self._store.add_parts([(kind, content)])[0],
+            nodes=self._nodes,
+            extras=() if logs is None else log_parts(logs.read_job(job)),
+            made_at=self._now(),
+            revision=before[-1].revision + 1 if before else 1,
+        )
+        self._store.commit([made])
+        self._heard_at[job] = made.heard_at
+        return made
+
+    def forget(self, job: str) -> None:
+        """Whether the record of a job is current is looked up again."""
+        self._heard_at.pop(job, None)
+
+    def _nodes(self, names: Iterable[str]) -> Iterator[NodeRow]:
+        for name in names:
+            row = self._journal.node(name)
+            if row is not None:
+                yield row
+
+
+def log_parts(logs: Iterable[LogText]) -> Iterator[Extra]:
+    """Logs as lines of JSON, in parts of limited size."""
+    lines: list[bytes] = []
+    size = number = 0
+    for each in logs:
+        lines.append(_encode(each) + b"\n")
+        size += len(lines[-1])
+        if size >= LOGS_BYTES:
+            number += 1
+            yield Extra("log", f"logs-{number}.jsonl", b"".join(lines))
+            lines, size = [], 0
+    if lines:
+        yield Extra("log", f"logs-{number + 1}.jsonl", b"".join(lines))
