@@ -57,8 +57,8 @@ class Varied(Work):
 
     def packages(self) -> int:
         """How many packages a job has: sizes of dumps are spread evenly on a logarithmic scale."""
-        size = SMALLEST * (LARGEST / SMALLEST) ** self._chance.random()
-        return max(1, round((size - 1_200) / _PACKAGE_BYTES))
+        size: float = SMALLEST * (LARGEST / SMALLEST) ** self._chance.random()
+        return max(1, int((size - 1_200) / _PACKAGE_BYTES + 0.5))
 
     def definition(self, job: str) -> bytes:
         """A document, with parameters of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_a_full_disk_leaves_the_pack_as_it_was(folder: Path, monkeypatch: pytest
         def full(*_: object) -> int:
             raise OSError(28, "No space left on device")
 
-        patch.setattr(packs_module.os, "pwrite", full)
+        patch.setattr(os, "pwrite", full)
         with pytest.raises(RecordStoreError, match="No space left"):
             store_one(store, "j2", b"two")
     assert (folder / PACK).stat().st_size == size
@@ -181,7 +182,7 @@ def test_after_a_fault_of_the_disk_nothing_more_is_written_until_it_is_opened_ag
         def broken(_: int) -> None:
             raise OSError(5, "Input/output error")
 
-        patch.setattr(packs_module.os, "fsync", broken)
+        patch.setattr(os, "fsync", broken)
         with pytest.raises(RecordStoreError, match="Input/output error"):
             store_one(store, "j2", b"two")
     with pytest.raises(RecordStoreError, match="open the folder again"):
@@ -245,8 +246,8 @@ def test_collecting_never_removes_what_a_record_needs(
         else:
             store.close()
             if what == "lose catalogue":
-                for each in folder.glob("catalogue.sqlite*"):
-                    each.unlink()
+                for file in folder.glob("catalogue.sqlite*"):
+                    file.unlink()
             store = opened(folder)
         for each in range(5):
             record = store.record(f"j{each}")
