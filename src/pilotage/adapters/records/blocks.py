@@ -28,7 +28,7 @@ HEADER_BYTES_MAX = 64 * 1024 * 1024
 PAYLOAD_BYTES_MAX = 4 * 1024 * 1024 * 1024
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """One part in a block: its kind, digest and size; records, annotations and deletions have a position."""
 
     kind: str
@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     position: int = 0
 
 
-class Header(msgspec.Struct, frozen=True, array_like=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The parts of a block, and the digest of the dictionary that it was compressed with; empty for none."""
 
     entries: tuple[Entry, ...]
@@ -126,7 +126,7 @@ class Compression:
 
 def packed(entries: Sequence[Entry], payload: bytes, *, dictionary: bytes) -> bytes:
     """The bytes of a block."""
-    header = _encode(Header(tuple(entries), dictionary))
+    header = _encode(Header(entries=tuple(entries), dictionary=dictionary))
     head = MAGIC + _LENGTHS.pack(len(header), len(payload))
     return b"".join((head, header, payload, _digest(head, header, payload)))
 

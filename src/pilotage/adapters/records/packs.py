@@ -112,7 +112,10 @@ class PackFiles:
     def _append_block(self, items: Sequence[Item]) -> None:
         dictionary = b"" if items[0].kind == DICTIONARY else self.dictionary
         payload = self._compression.compress(b"".join(item.content for item in items), dictionary)
-        entries = [Entry(item.kind, item.sha256, len(item.content), item.position) for item in items]
+        entries = [
+            Entry(kind=item.kind, sha256=item.sha256, size_bytes=len(item.content), position=item.position)
+            for item in items
+        ]
         block = packed(entries, payload, dictionary=dictionary)
         if self._end and self._end + len(block) > PACK_BYTES_MAX:
             os.fsync(self._file(self._pack))
