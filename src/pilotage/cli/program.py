@@ -63,6 +63,9 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "subscriptions": ("subscriptions", "Subscribe to changes: follow them, or get them by webhook or mail."),
         "tag": ("tags", "Tag a job or a package, before, during or after its run."),
     },
+    "provenance": {
+        "provenance": ("provenance", "Show, find, compare and repeat what was run: the records of jobs."),
+    },
     "service": {
         "doctor": ("serve", "Check every step between this computer and a result."),
         "serve": ("serve", "Run the service: it runs jobs and answers over HTTP."),

@@ -56,7 +56,35 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     freed_bytes: int
 
 
-class RecordStore(Protocol):
+class RecordReader(Protocol):
+    """Records that can be read: of a folder, or of a service over HTTP. Every method raises a `PilotageError`."""
+
+    def record(self, job: str, revision: int | None = None) -> JobRecord | None:
+        """A record, the newest revision unless another is named; None if there is none."""
+        ...
+
+    def revisions(self, job: str) -> list[StoredRecord]:
+        """Every revision of a job's record, the oldest first."""
+        ...
+
+    def annotations(self, job: str) -> list[Annotation]:
+        """What was added to a record, in the order of time."""
+        ...
+
+    def content(self, sha256: str) -> bytes:
+        """The content of a part, verified. Raises `DamagedPart`, also where it is missing."""
+        ...
+
+    def find(self, *, owner: str, submitted_from: float, submitted_before: float) -> list[StoredRecord]:
+        """The newest records of an owner whose jobs were submitted in an interval."""
+        ...
+
+    def close(self) -> None:
+        """Close files and connections."""
+        ...
+
+
+class RecordStore(RecordReader, Protocol):
     """Records and their parts. One process writes; any number may read. Every method raises `RecordStoreError`."""
 
     def missing(self, parts: Collection[str]) -> set[str]:
@@ -82,28 +110,8 @@ class RecordStore(Protocol):
         """Forget every revision of a record and its annotations; whether there was one. Parts stay until `collect`."""
         ...
 
-    def record(self, job: str, revision: int | None = None) -> JobRecord | None:
-        """A record, the newest revision unless another is named; None if there is none."""
-        ...
-
-    def revisions(self, job: str) -> list[StoredRecord]:
-        """Every revision of a job's record, the oldest first."""
-        ...
-
-    def annotations(self, job: str) -> list[Annotation]:
-        """What was added to a record, in the order of time."""
-        ...
-
-    def content(self, sha256: str) -> bytes:
-        """The content of a part, verified. Raises `DamagedPart`, also where it is missing."""
-        ...
-
     def changes(self, *, after: int, limit: int) -> list[StoredRecord]:
         """Commits after a position, in order: what index servers are fed with."""
-        ...
-
-    def find(self, *, owner: str, submitted_from: float, submitted_before: float) -> list[StoredRecord]:
-        """The newest records of an owner whose jobs were submitted in an interval."""
         ...
 
     def check(self) -> Iterator[Damage]:
@@ -112,8 +120,4 @@ class RecordStore(Protocol):
 
     def collect(self, *, dry_run: bool) -> Collected:
         """Remove the parts that no record needs, or only count them."""
-        ...
-
-    def close(self) -> None:
-        """Let another process write."""
         ...

@@ -81,7 +81,7 @@ def test_the_help_explains_the_everyday_commands_and_names_the_others_by_group()
     assert " ".join(everyday) == "init check plan run map status logs explain retry kill outputs site"
     assert everyday["explain"] == "Explain why a package waits, where it runs, or how it ended."
     groups = listed(text, "More commands, by group")
-    assert list(groups) == ["documents", "jobs", "sites", "book", "service", "forecast", "simulation"]
+    assert list(groups) == ["documents", "jobs", "sites", "book", "provenance", "service", "forecast", "simulation"]
     others = {name for told in groups.values() for name in told.split(", ")}
     assert others | {*everyday, "help"} == set(main.list_commands(click.Context(main)))
     assert "serve" in groups["service"].split(", ")

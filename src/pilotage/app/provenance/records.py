@@ -1,0 +1,76 @@
+"""The records of a state folder: opened for reading next to a service, or for maintenance without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pilotage.adapters.settings.settings_files import state_folder
+from pilotage.app.state_folder import SystemClock, local_user
+from pilotage.model.errors import PilotageError, extra
+from pilotage.model.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from pilotage.ports.records import Collected, Damage, RecordStore
+
+RECORDS_FOLDER = "records"
+"""In the state folder: the primary storage of records."""
+
+
+class NoRecords(PilotageError):
+    """There are no records in this folder: none of its jobs is over, or its settings say that none are kept."""
+
+
+def records_folder(settings: Settings) -> Path:
+    """Where the records of these settings are."""
+    return state_folder(settings, folder=Path.cwd()) / RECORDS_FOLDER
+
+
+def open_records(state: Path, *, writes: bool = False) -> RecordStore:
+    """The records of a state folder. Raises `NoRecords` where there are none to read, and `RecordStoreError`."""
+    with extra("provenance", purpose="to keep records of jobs"):
+        from pilotage.adapters.records.folder import FolderRecords
+    folder = state / RECORDS_FOLDER
+    if not writes and not (folder / "catalogue.sqlite").is_file():
+        raise NoRecords(
+            "there are no records here",
+            subject=str(folder),
+            next_step="go to the folder of the jobs, or name the server that has them with --server",
+        )
+    return FolderRecords(folder, writes=writes)
+
+
+@contextmanager
+def _opened(settings: Settings, *, writes: bool) -> Iterator[RecordStore]:
+    from pilotage.service.announcement import refuse_second
+
+    state = state_folder(settings, folder=Path.cwd())
+    open_records(state).close()
+    if writes:
+        refuse_second(state)
+    store = open_records(state, writes=writes)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def find_damage(settings: Settings) -> Iterator[Damage]:
+    """Read all records and parts, also next to a service, and name what is damaged or missing."""
+    with _opened(settings, writes=False) as store:
+        yield from store.check()
+
+
+def collect_parts(settings: Settings, *, dry_run: bool) -> Collected:
+    """Remove the parts that no record needs, or only count them. No service may run, unless they are only counted."""
+    with _opened(settings, writes=not dry_run) as store:
+        return store.collect(dry_run=dry_run)
+
+
+def delete_records(settings: Settings, jobs: tuple[str, ...]) -> list[str]:
+    """Delete the records of jobs, and return the jobs that had one; their parts stay until they are collected."""
+    with _opened(settings, writes=True) as store:
+        now, author = SystemClock().now(), local_user()
+        return [job for job in jobs if store.delete(job, at=now, author=author)]

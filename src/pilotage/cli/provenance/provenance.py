@@ -1,0 +1,17 @@
+"""`pilotage provenance`: the group of commands about the records of jobs that are over."""
+
+from __future__ import annotations
+
+import click
+
+from pilotage.cli.provenance.storage import delete, fsck, gc
+from pilotage.cli.shared.options import WholeHelp
+
+
+@click.group(cls=WholeHelp)
+def provenance() -> None:
+    """Show, find, compare and repeat what was run: the records of jobs that are over."""
+
+
+for _command in (delete, fsck, gc):
+    provenance.add_command(_command)

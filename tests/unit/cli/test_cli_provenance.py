@@ -1,0 +1,74 @@
+"""`pilotage provenance` in a folder with records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from pilotage.adapters.records.folder import FolderRecords
+from pilotage.cli import main
+from pilotage.model.records import RECORD_VERSION, JobRecord, RecordPart
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, ["provenance", *words])
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two records that share a part, in the state folder of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / ".pilotage" / "records"
+    store = FolderRecords(folder)
+    for job, contents in {"j1": [b"shared" * 100, b"own" * 100], "j2": [b"shared" * 100]}.items():
+        digests = store.add_parts([("file", each) for each in contents])
+        parts = tuple(
+            RecordPart(kind="file", name=f"f{n}", sha256=sha256, size_bytes=len(content))
+            for n, (sha256, content) in enumerate(zip(digests, contents, strict=True))
+        )
+        made = JobRecord(
+            version=RECORD_VERSION, job=job, revision=1, owner="ada", name="n", state="DONE", made_at=1.0, parts=parts
+        )
+        store.commit([made])
+    store.close()
+    return folder
+
+
+def test_without_records_the_commands_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["fsck"], ["gc"], ["delete", "j1"]):
+        result = run(*words)
+        assert result.exit_code == 2
+        assert "there are no records here" in result.output
+        assert not (tmp_path / ".pilotage").exists()
+
+
+def test_fsck_finds_a_flipped_byte_and_names_the_jobs(records: Path) -> None:
+    assert run("fsck").exit_code == 0
+    pack = records / "packs" / "000001.pack"
+    content = bytearray(pack.read_bytes())
+    content[len(content) // 2] ^= 1
+    pack.write_bytes(content)
+    result = run("fsck", "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["sound"] is False
+    assert {job for each in told["damage"] for job in each["jobs"]} & {"j1", "j2"}
+
+
+def test_a_deleted_record_frees_only_what_no_other_record_shares(records: Path) -> None:
+    assert run("delete", "j1", "j9").exit_code == 1  # j9 has none
+    assert (
+        json.loads(run("gc", "--dry-run", "--json").stdout)["collected"]["parts"] == 2
+    )  # the record itself, and its own part
+    assert json.loads(run("gc", "--json").stdout)["collected"]["parts"] == 2  # the record itself, and its own part
+    store = FolderRecords(records, writes=False)
+    kept = store.record("j2")
+    assert kept is not None
+    assert store.content(kept.parts[0].sha256) == b"shared" * 100
+    assert store.record("j1") is None
+    store.close()
+    assert run("fsck").exit_code == 0
