@@ -19,17 +19,14 @@ from pilotage.book.query import parse
 from pilotage.book.rows.rows import JobRow
 from pilotage.language import (
     Expansion,
-    MemoryFolder,
-    RecordedLists,
     Report,
-    expand,
     plan_of,
-    read_definition,
     shapes_of,
     unmade_targets,
 )
 from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.lists import targets_of
+from pilotage.language.recorded_jobs import expand_recorded, read_canonical, recall_job, without_executors
 from pilotage.language.text.tree import tree_of
 from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.model.events.events import JOB_ID
@@ -82,10 +79,6 @@ _STAGE_EXPANDED = parse("type = StageExpanded")
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _names = msgspec.json.Decoder(dict[str, str])
-_lists = msgspec.json.Decoder(dict[str, tuple[str, ...]])
-_resolved = msgspec.json.Decoder(ResolvedLists)
-_captured = msgspec.json.Decoder(dict[str, Captured])
-_origin = msgspec.json.Decoder(Origin)
 _expanded = msgspec.json.Decoder(StageExpanded)
 
 
@@ -200,7 +193,7 @@ def unmade(prepared: Prepared) -> tuple[str, ...]:
 def expansion_of(submission: Submission) -> Expansion:
     """The expansion of a submission; reads and stores nothing. Raises `DocumentError`."""
     file = submission.document or "the document"
-    return _expanded_from(_read(submission.definition, file), submission.lists, file)
+    return expand_recorded(_read(submission.definition, file), submission.lists, file)
 
 
 def check_submission(submission: Submission, *, tree: JobTree, executors: Collection[str] = ()) -> CheckedSubmission:
@@ -224,7 +217,7 @@ def check_submission(submission: Submission, *, tree: JobTree, executors: Collec
     if submission.lists.growth:
         raise SubmissionError("the lists belong to a job that ran", subject=definition.job)
     unknown = _unknown_executors(definition, executors) if executors else ()
-    expansion = _expanded_from(_by_default(definition, unknown), submission.lists, file)
+    expansion = expand_recorded(without_executors(definition, unknown), submission.lists, file)
     origin = Origin(
         folder=submission.folder,
         document=submission.document,
@@ -247,25 +240,21 @@ def check_submission(submission: Submission, *, tree: JobTree, executors: Collec
 
 def recall(journal: Journal, row: JobRow) -> Recalled:
     """The job of a row, with every expanded late stage. Raises `SubmissionError` if the book lacks something."""
-    names = _names.decode(row.lists)
-    definition = _read(msgspec.json.decode(_content(journal, row, row.definition)), row.job)
-    lists = _resolved.decode(_content(journal, row, names.get(RESOLVED)))
-    captured = _captured.decode(_content(journal, row, names.get(CAPTURED)))
-    origin = msgspec.structs.replace(_origin.decode(_content(journal, row, names.get(ORIGIN))), captured=captured)
-    asked = _by_default(definition, origin.unknown_executors)
-    expansion = _expanded_from(asked, lists, row.job)
-    plan = _plan_of(expansion, origin)
-    grown = len(expansion.late) - row.late  # late stages that are expanded by now
-    for event in _growth(journal, row) if grown > 0 else ():
-        if event.lists:  # otherwise it became known with another stage, whose lists include it
-            more = _lists.decode(_content(journal, row, event.lists.get(f"stage-{event.stage}")))
-            lists = lists.with_growth(event.stage, more)
-            expansion = _expanded_from(asked, lists, row.job)
-            plan = _plan_of(expansion, origin)
-        grown -= 1
-        if not grown:
-            break
-    return Recalled(definition=definition, lists=lists, origin=origin, expansion=expansion, plan=plan)
+    found = recall_job(
+        row.job,
+        definition=row.definition,
+        lists=_names.decode(row.lists),
+        late=row.late,
+        content=lambda sha256: _content(journal, row, sha256),
+        growth=lambda: _growth(journal, row),
+    )
+    return Recalled(
+        definition=found.definition,
+        lists=found.lists,
+        origin=found.origin,
+        expansion=found.expansion,
+        plan=_plan_of(found.expansion, found.origin),
+    )
 
 
 def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
@@ -299,43 +288,16 @@ def expand_late_stage(
 
 def _read(document: dict[str, Any], file: str) -> Definition:
     """Decode a canonical definition; its faults are reported like those of any document."""
-    report = Report(file)
     try:
         tree = tree_of(document)
     except TypeError as fault:
         raise SubmissionError(str(fault), subject=file) from None
-    found, report = read_definition(tree, report, folder=MemoryFolder())
-    if found is None:
-        raise DocumentError(report.errors)
-    return found.definition
+    return read_canonical(tree, file)
 
 
 def _unknown_executors(definition: Definition, executors: Collection[str]) -> tuple[str, ...]:
     packages = (package for stage in definition.stages for line in stage.lines for package in line.packages)
     return tuple(dict.fromkeys(each.executor for each in packages if each.executor and each.executor not in executors))
-
-
-def _by_default(definition: Definition, unknown: Collection[str]) -> Definition:
-    """The definition without the unknown executors."""
-    if not unknown:
-        return definition
-    replace = msgspec.structs.replace
-    stages = []
-    for stage in definition.stages:
-        lines = []
-        for line in stage.lines:
-            packages = [replace(each, executor="") if each.executor in unknown else each for each in line.packages]
-            lines.append(replace(line, packages=tuple(packages)))
-        stages.append(replace(stage, lines=tuple(lines)))
-    return replace(definition, stages=tuple(stages))
-
-
-def _expanded_from(definition: Definition, lists: ResolvedLists, file: str) -> Expansion:
-    report = Report(file)
-    expansion = expand(definition, RecordedLists(lists), report)
-    if expansion is None:
-        raise DocumentError(report.errors)
-    return expansion
 
 
 def plain_outputs(expansion: Expansion) -> Iterator[str]:

@@ -6,14 +6,14 @@ that made them; files captured at submission are referred to by content.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.expansion.lists import Column, files_read
-from pilotage.language.expansion.packages import write_package
+from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
+from pilotage.language.package_inputs import ManifestOf, concrete, left_out_names, open_patterns, staged_names
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.templates import Values, parse_template, render
@@ -30,18 +30,13 @@ from pilotage.model.exchange.exchange import (
     WorkScript,
 )
 from pilotage.model.jobs.definition import Script
-from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.model.site import Site
 from pilotage.ports import Mark
 from pilotage.service.works.capture import differing_of, script_file, words_of
 from pilotage.service.works.plain_orders import PlainBlock, keeps_failed, plain_block
 
-ManifestOf = Callable[[int], "tuple[OutputFile, ...] | None"]
-
 NO_MARK = Mark()
-_FILES = int(EdgeKind.FILE | EdgeKind.PATTERN)
-_AWAITED = int(EdgeKind.AWAITED)
 
 
 class BlockWork:
@@ -114,7 +109,7 @@ def compose(
         granted = ()
     elif granted is None:
         granted = _granted(expansion, assignment) if assignment.inputs else ()
-    left_out = _left_out(expansion, number, granted) if common.takes_files else ()
+    left_out = left_out_names(expansion, number, granted) if common.takes_files else ()
     if common.plain is not None and not left_out:
         written = common.plain.write(position)
         inputs = _inputs(written.inputs, (), common, position, origin, granted, manifest_of)
@@ -136,8 +131,8 @@ def compose(
     elif site is not None:
         choose = way_at(site, block.package)
     package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of, choose=choose)
-    inside = _open_inside(package, block)
-    inputs = _inputs(_staged_names(package), inside, common, position, origin, granted, manifest_of)
+    inside = open_patterns(package, block)
+    inputs = _inputs(staged_names(package), inside, common, position, origin, granted, manifest_of)
     kept_folder = ""
     if kept and len(package.binaries) > 1 and not package.startup:
         kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
@@ -171,40 +166,6 @@ def ways_count(expansion: Expansion, number: int) -> int:
     return max((len(ways_of(expansion.definition, package, each)) for each in named), default=1) or 1
 
 
-def concrete(
-    expansion: Expansion,
-    number: int,
-    *,
-    granted: Collection[int],
-    left_out: Collection[str] = (),
-    manifest_of: ManifestOf,
-    choose: Choose | None = None,
-) -> ConcretePackage:
-    """A package filled in from granted outputs: patterns become the matching files."""
-    block = expansion.block(number)
-
-    def matching(pattern: str, binary: int) -> tuple[str, ...]:
-        own = block.made(block.position(number), before_binary=binary) if binary else []
-        names = [name for name, is_open in own if not is_open and matches(pattern, name)]
-        for maker in granted:
-            names += [name for name in made_by(expansion, maker, manifest_of) if matches(pattern, name)]
-        return tuple(dict.fromkeys(names)) or files_read(expansion.resolved.lists, pattern)
-
-    definition = expansion.definition
-    return write_package(block, number, definition=definition, inputs=matching, left_out=left_out, choose=choose)
-
-
-def made_by(expansion: Expansion, maker: int, manifest_of: ManifestOf) -> list[str]:
-    """The output names of a granted package; for one done before, the declared ones."""
-    manifest = manifest_of(maker) or ()
-    names = [file.name for file in manifest]
-    if not names:
-        block = expansion.block(maker)
-        if block.package.done or block.package.noop:
-            names = [name for name, is_open in block.made(block.position(maker)) if not is_open]
-    return names
-
-
 def _granted(expansion: Expansion, assignment: Assignment) -> list[int]:
     """The numbers of the packages whose granted files an attempt may read, in order."""
     found: set[int] = set()
@@ -215,27 +176,6 @@ def _granted(expansion: Expansion, assignment: Assignment) -> list[int]:
         if number is not None:
             found.add(number)
     return sorted(found)
-
-
-def _left_out(expansion: Expansion, number: int, granted: Collection[int]) -> Collection[str]:
-    """The output names of dropped packages; nearly always none."""
-    segments = expansion.graph.segments
-    total = 0
-    for segment in segments:
-        start, end = segment.predecessors.span(number)
-        total += end - start
-    if total == len(granted):
-        return ()
-    known = set(granted)
-    names: set[str] = set()
-    for segment in segments:
-        start, end = segment.predecessors.span(number)
-        for position in range(start, end):
-            maker, kind = int(segment.predecessors.others[position]), int(segment.kinds[position])
-            if maker not in known and kind & _FILES and kind & _AWAITED:
-                block = expansion.block(maker)
-                names.update(name for name, is_open in block.made(block.position(maker)) if not is_open)
-    return names
 
 
 def _inputs(
@@ -294,25 +234,6 @@ def _brought(name: str, captured: Captured) -> WorkInput:
 def _path(job: str, dotted: str) -> str:
     stage, line, number = dotted.split(".")
     return f"{job}/{stage.zfill(3)}/{line.zfill(3)}/{number.zfill(3)}"
-
-
-def _staged_names(package: ConcretePackage) -> Iterator[str]:
-    """The names of files to be staged: not those a binary fetches itself, nor those an earlier one makes."""
-    made: set[str] = set()
-    for binary in package.binaries:
-        for given in binary.inputs:
-            if given.declared.acquisition != "self":
-                yield from (name for name in given.names if name not in made)
-        if binary.stdin and binary.stdin not in made:
-            yield binary.stdin
-        made.update(output.name for output in binary.outputs)
-        made.update(stream for stream in (binary.stdout, binary.stderr) if stream)
-
-
-def _open_inside(package: ConcretePackage, block: Block) -> tuple[str, ...]:
-    """The output patterns of earlier binaries of a package: matching files are not staged."""
-    earlier = package.binaries[:-1]
-    return tuple(o.name for binary in earlier for o in binary.outputs if block.makes_pattern(o.declared))
 
 
 def _work(
