@@ -26,12 +26,20 @@ from typing import IO, Protocol
 import msgspec
 
 from pilotage.book.codec import Codec, Refusal
-from pilotage.book.fold.replay import KEPT_ALREADY, Identity, NotReplayed, Replay, identity_of, wire_event
+from pilotage.book.fold.replay import (
+    KEPT_ALREADY,
+    DumpedEvent,
+    Identity,
+    NotReplayed,
+    Replay,
+    identity_of,
+    looks_skewed,
+    wire_event,
+)
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import JobRow
 from pilotage.book.rows.streams import Range, contains, ranges_of, received_ranges, size
 from pilotage.model.events.events import JOB_ID, STREAM, Event
-from pilotage.model.settings.engine import SKEW_SECONDS
 from pilotage.ports import FoundEvent, JournalError
 
 FORMAT = "pilotage-job"
@@ -56,12 +64,6 @@ class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base64: str
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    event: Event
-    received: float
-    skewed: bool | msgspec.UnsetType = msgspec.UNSET  # if missing, the event's time decides
-
-
 class _End(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     end: bool
     contents: int
@@ -81,7 +83,7 @@ _END_BEGINS = b'{"end":'
 
 _encode = msgspec.json.Encoder().encode
 _start = msgspec.json.Decoder(_Start)
-_kept = msgspec.json.Decoder(_Kept)
+_kept = msgspec.json.Decoder(DumpedEvent)
 
 
 def dump_lines(
@@ -104,15 +106,10 @@ def dump_lines(
         counts[1] += 1
         event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
         received, skewed = found.row.received, bool(found.row.skewed)
-        is_stored = skewed or _looks_skewed(event, received)
-        yield line(_Kept(event=event, received=received, skewed=skewed if is_stored else msgspec.UNSET))
+        is_stored = skewed or looks_skewed(event, received)
+        yield line(DumpedEvent(event=event, received=received, skewed=skewed if is_stored else msgspec.UNSET))
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
-
-
-def _looks_skewed(event: Event, received: float) -> bool:
-    """Tell whether an event's time is flagged by default."""
-    return event.time > received + SKEW_SECONDS
 
 
 class LoadTarget(Protocol):
@@ -170,10 +167,7 @@ def load_lines(journal: LoadTarget, lines: Iterable[bytes]) -> str:
             try:
                 replay = Replay(ledger, comes=dump.has)
                 for kept in dump.events():
-                    received, skewed = kept.received, kept.skewed
-                    if skewed is msgspec.UNSET:
-                        skewed = _looks_skewed(kept.event, received)
-                    replay.add(kept.event, received=received, skewed=skewed)
+                    replay.add(kept.event, received=kept.received, skewed=kept.is_skewed)
                 replay.finish()
             except NotReplayed as fault:
                 raise DumpError(f"the job cannot be loaded: {fault}", subject=f"job {dump.job}") from fault
@@ -293,15 +287,15 @@ class _Dump:
         """The contents, decoded."""
         return (_content(line) for line in self._lines() if _start.decode(line).content is not msgspec.UNSET)
 
-    def events(self) -> Iterator[_Kept]:
+    def events(self) -> Iterator[DumpedEvent]:
         """The events, with the stream names of this book."""
         named = self._named()
         return (named(_kept.decode(line)) for line in self._lines() if _start.decode(line).event is not msgspec.UNSET)
 
-    def _named(self) -> Callable[[_Kept], _Kept]:
+    def _named(self) -> Callable[[DumpedEvent], DumpedEvent]:
         renamed, replace = self._renamed, msgspec.structs.replace
 
-        def named(kept: _Kept) -> _Kept:
+        def named(kept: DumpedEvent) -> DumpedEvent:
             name = renamed.get((kept.event.source, kept.event.stream))
             return kept if name is None else replace(kept, event=replace(kept.event, stream=name))
 

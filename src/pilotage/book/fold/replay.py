@@ -21,6 +21,7 @@ from pilotage.book.rows.rows import EventRow, ParkedRow, StreamRow
 from pilotage.book.rows.streams import ranges_of, received_ranges, size, stream_row, united
 from pilotage.model.events.events import Event, Source
 from pilotage.model.jobs.layout import PackageId
+from pilotage.model.settings.engine import SKEW_SECONDS
 
 GROUP_EVENTS = 5_000
 """Fewer than the gaps that a stream may have, so that no group has more."""
@@ -30,6 +31,24 @@ Identity = tuple[str, str, int]
 
 KEPT_ALREADY = Limits(event_bytes_max=2**40, tag_bytes_max=2**40, line_breaks_in_names=True)
 """Limits for events that were accepted before: none."""
+
+
+class DumpedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An event in the dump of a job: when it was received, and whether its sender's clock was found wrong then."""
+
+    event: Event
+    received: float
+    skewed: bool | msgspec.UnsetType = msgspec.UNSET  # if missing, the event's time decides
+
+    @property
+    def is_skewed(self) -> bool:
+        """Whether its sender's clock was found wrong."""
+        return looks_skewed(self.event, self.received) if self.skewed is msgspec.UNSET else self.skewed
+
+
+def looks_skewed(event: Event, received: float) -> bool:
+    """Tell whether an event's time is flagged by default."""
+    return event.time > received + SKEW_SECONDS
 
 
 class NotReplayed(Exception):

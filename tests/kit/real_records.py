@@ -1,0 +1,79 @@
+"""Records of jobs that the installed program really ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.records.folder import FolderRecords
+from pilotage.model.records import JobRecord
+from pilotage.provenance.recorder import Recorder
+from tests.kit.real_runs import Place, place_in
+
+DOCUMENT = """\
+pilotage: 1
+job: survey
+description: Counts words, and fails once
+parameters:
+  limit: {type: integer, default: "3"}
+stages:
+  - name: split
+    run: [./split.sh, "{limit}", text.txt]
+    inputs: [text.txt, large.dat]
+    outputs: ["part-*.txt"]
+  - name: count
+    each: {part: {files: "part-*.txt"}}
+    activity: counting
+    shell: |
+      test {part} != part-2.txt || test -e $PILOTAGE_FOLDER/once || { touch $PILOTAGE_FOLDER/once; exit 3; }
+      wc -w < {part}
+    inputs: ["{part}"]
+    stdout: "{part.stem}.count"
+    retry: {rules: [{exit_code: 3, action: again}]}
+  - name: total
+    binaries:
+      - run: [cat]
+        arguments: ["{inputs}"]
+        inputs: ["*.count"]
+        stdout: all.txt
+      - run: [wc, -l]
+        stdin: all.txt
+        stdout: total.txt
+  - name: broken
+    shell: "false"
+    inputs: [total.txt]
+    outputs: [never.txt]
+"""
+SPLIT = """\
+#!/bin/sh
+# Writes each of the first lines to a file of its own.
+head -n $1 $2 | { n=0; while read line; do n=$((n + 1)); echo "$line" > part-$n.txt; done; }
+"""
+
+
+def survey(place: Place) -> str:
+    """Run a job with parameters, a script of its own, a late stage, a failed attempt, and a package that fails; its id."""
+    place.document(DOCUMENT)
+    (place.folder / "split.sh").write_text(SPLIT)
+    (place.folder / "split.sh").chmod(0o755)
+    (place.folder / "text.txt").write_text("one\ntwo words\nthree words here\nfour\n")
+    (place.folder / "large.dat").write_bytes(b"x" * 100_000)  # too large to come with the submission
+    place.run("run", "--set", "limit=2", code=1)
+    job: str = place.told("status")["job"]["id"]
+    place.run("tag", job, "group=B")
+    return job
+
+
+@contextmanager
+def recorded_survey(folder: Path) -> Iterator[tuple[FolderRecords, JobRecord]]:
+    """The record of such a job, in a store of its own; the folder in which it ran stays."""
+    (folder / "run").mkdir()
+    with place_in(folder / "run", environment={"HOME": str(folder)}) as place:
+        job = survey(place)
+        place.run("serve", "--stop")
+        with closing(FolderRecords(folder / "records")) as store, closing(SqliteJournal(place.state)) as book:
+            record = Recorder(book, store, now=lambda: 2e9).record(job)
+            assert record is not None
+            yield store, record
