@@ -8,10 +8,10 @@ import pytest
 
 from pilotage.engine.selection.filters import Requirements, described, execution
 from pilotage.language import Expansion, MemoryFolder, load, plan_of
+from pilotage.language.named_files import words_of
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, Work
 from pilotage.model.jobs.submission import Origin
 from pilotage.model.site import Site, Start, fitting_start
-from pilotage.service.works.capture import words_of
 from pilotage.service.works.reuse import fields_of, key_of
 from pilotage.service.works.work_orders import compose, compose_every_way
 from tests.kit.earlier_work import place

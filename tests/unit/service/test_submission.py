@@ -430,11 +430,11 @@ def test_of_scripts_that_differ_there_are_bounds(tmp_path: Path, monkeypatch: py
     def found() -> int:
         return len(capture(expansion, DiskFiles(tmp_path), lambda data: sha(data.decode())))
 
-    monkeypatch.setattr("pilotage.service.works.capture.SCRIPTS_MAX", 5)
+    monkeypatch.setattr("pilotage.language.named_files.SCRIPTS_MAX", 5)
     assert found() == 5
     monkeypatch.setattr("pilotage.service.works.capture.SCRIPTS_BYTES_MAX", 39)
     assert found() == 3
-    monkeypatch.setattr("pilotage.service.works.capture.SCRIPTS_MAX", 4)
+    monkeypatch.setattr("pilotage.language.named_files.SCRIPTS_MAX", 4)
     assert found() == 0
 
 

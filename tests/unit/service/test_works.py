@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from pilotage.language import Expansion, MemoryFolder, load
+from pilotage.language.named_files import script_file
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import (
     Assignment,
@@ -18,7 +19,6 @@ from pilotage.model.exchange.exchange import (
     WorkScript,
 )
 from pilotage.model.jobs.submission import Captured, Origin
-from pilotage.service.works.capture import script_file
 from pilotage.service.works.plain_orders import plain_block
 from pilotage.service.works.work_orders import compose
 

@@ -22,6 +22,7 @@ from pilotage.language.expansion.blocks import Block, BlockColumns, bind
 from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.producers import PatternIndex, general_pattern, late_outputs
 from pilotage.language.folder import EarlierOutputs
+from pilotage.language.named_files import differing_of, output_column
 from pilotage.language.parsing.iterations import sources
 from pilotage.language.text.names import tidy_name, tidy_names
 from pilotage.language.text.patterns import is_pattern, literal, matches
@@ -37,7 +38,6 @@ from pilotage.model.texts import clipped
 from pilotage.ports import Clock, JobTree, Journal, MadeFile, ResultsIndex, StoredFile, StoreError
 from pilotage.service.jobs.resubmission import RetryInputs, inputs_to_retry, origin_of
 from pilotage.service.jobs.submission import expansion_of, recall
-from pilotage.service.works.capture import differing_of, output_column
 from pilotage.service.works.documents_beside import documents_beside
 
 # Which files a job makes and reads, by their names in its folder; including files whose names are not known in advance.

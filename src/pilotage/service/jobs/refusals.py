@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from pilotage.language import Expansion
 from pilotage.language.expansion.software import described_settings
+from pilotage.language.named_files import wanted_column
 from pilotage.model.errors import Problem
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
-from pilotage.service.works.capture import wanted_column
 
 _KEPT = "every file is kept so far: leave it out, and remove unneeded files yourself"
 _STORES = "all files are in the folder of the document so far"

@@ -26,6 +26,7 @@ from pilotage.language import (
 )
 from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.lists import targets_of
+from pilotage.language.named_files import wanted_column
 from pilotage.language.recorded_jobs import expand_recorded, read_canonical, recall_job, without_executors
 from pilotage.language.text.tree import tree_of
 from pilotage.model.errors import DocumentError, PilotageError
@@ -51,7 +52,6 @@ from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
 from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
-from pilotage.service.works.capture import wanted_column
 from pilotage.service.works.estimates import earlier_run_times
 from pilotage.service.works.reuse import EarlierResult, adopt, declared_done
 

@@ -13,6 +13,7 @@ from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
+from pilotage.language.named_files import differing_of, script_file, words_of
 from pilotage.language.package_inputs import ManifestOf, concrete, left_out_names, open_patterns, staged_names
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
@@ -33,7 +34,6 @@ from pilotage.model.jobs.definition import Script
 from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.model.site import Site
 from pilotage.ports import Mark
-from pilotage.service.works.capture import differing_of, script_file, words_of
 from pilotage.service.works.plain_orders import PlainBlock, keeps_failed, plain_block
 
 NO_MARK = Mark()
