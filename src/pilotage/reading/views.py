@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -146,12 +146,19 @@ class BinaryView(View, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+InputSource = Literal["", "package", "captured", "folder", "job", "locator"]
+"""Where an input came from: made by a package of the job or by another job, sent with the job, a file, or fetched."""
+
+
 class FileView(View, frozen=True, kw_only=True):
-    """One output file of an attempt."""
+    """A file that an attempt made, or that a package reads; size and checksum of an input may be unknown."""
 
     name: str
-    size_bytes: int
-    sha256: str
+    size_bytes: int | None
+    sha256: str | None
+    direction: Literal["in", "out"] = "out"
+    origin: InputSource = ""  # of an input
+    source: str = ""  # the package or the job that made it, or its locator
 
 
 class AttemptView(View, frozen=True, kw_only=True):
@@ -240,6 +247,7 @@ class PackageDetail(View, frozen=True, kw_only=True):
 
     package: PackageView
     attempts: list[AttemptView]
+    inputs: list[FileView]  # by the results of its producers as they are now; empty if another scheduler runs its job
     utc_offset: str  # of the clocks of its node: `+02:00`; empty if unknown
 
 

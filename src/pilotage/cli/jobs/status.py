@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STAGES_SHOWN_MAX = 50
 REASONS_SHOWN_MAX = 3
+FILES_SHOWN_MAX = 20
 TARGETS_SHOWN_MAX = 10
 _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "submitted", "aborted", "cancelled")
 
@@ -56,7 +57,12 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
             if connection.resting and more is not None:
                 more = _at_rest(more, where.job, ended=connection.ended)
             lines = _package_lines(
-                where, found["package"], found["attempts"], more, utc_offset=found.get("utc_offset", "")
+                where,
+                found["package"],
+                found["attempts"],
+                more,
+                inputs=found.get("inputs", []),
+                utc_offset=found.get("utc_offset", ""),
             )
             found |= {"explanation": more} if more is not None else {}
     if as_json:
@@ -183,6 +189,7 @@ def _package_lines(
     attempts: list[dict[str, Any]],
     explanation: Any,
     *,
+    inputs: list[dict[str, Any]],
     utc_offset: str = "",
 ) -> Iterator[str]:
     words = package.get("words") or {}
@@ -213,6 +220,7 @@ def _package_lines(
     if attempts:
         yield "  attempts\n"
         yield from table(map(_attempt, attempts), indent="    ")
+    yield from _file_lines(inputs, attempts, package["attempt"])
     yield from _binary_lines(attempts, package["attempt"])
     yield from _card_lines(where, package, attempts, explanation)
     if explanation is not None and package["state"] not in FINAL_NAMES:
@@ -263,6 +271,28 @@ def _card_lines(
     )
     yield "  failure\n"
     yield from card_lines(where.job, card, indent="    ")
+
+
+def _file_lines(inputs: list[dict[str, Any]], attempts: list[dict[str, Any]], counted: int | None) -> Iterator[str]:
+    """The files that a package reads, and those that its counting attempt made."""
+    made: list[dict[str, Any]] = next((each["manifest"] for each in attempts if each["attempt"] == counted), [])
+    files = [*inputs, *made]
+    if files:
+        yield "  files\n"
+        yield from table(map(_file, files[:FILES_SHOWN_MAX]), indent="    ")
+        if len(files) > FILES_SHOWN_MAX:
+            yield f"    and {len(files) - FILES_SHOWN_MAX:,} more\n"
+
+
+def _file(file: dict[str, Any]) -> tuple[object, ...]:
+    origin = {"package": "of", "job": "of job", "locator": "from"}.get(file.get("origin", ""), file.get("origin", ""))
+    return (
+        file.get("direction", "out"),
+        file["name"],
+        size_text(file["size_bytes"]) if file["size_bytes"] is not None else "",
+        file["sha256"][:12] if file["sha256"] else "",
+        f"{origin} {file.get('source', '')}".strip(),
+    )
 
 
 def _binary_lines(attempts: list[dict[str, Any]], counted: int | None) -> Iterator[str]:

@@ -112,6 +112,7 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.JobRegistered, "job"),
         _type(payloads.JobAccepted, "job"),
         _type(payloads.StageExpanded, "job", sources=ENGINE),
+        _type(payloads.InputsDescribed, "job", sources=ENGINE),
         _type(payloads.OwnerSet, "job"),
         _type(payloads.AccessSet, "job"),
         _type(payloads.Held, "job", "package", sources=ENGINE),

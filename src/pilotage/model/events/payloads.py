@@ -101,6 +101,25 @@ class BinaryEnd(Part, frozen=True, kw_only=True):
     reason: ReasonName | None = None
 
 
+InputOrigin = Literal["folder", "job"]
+"""Where an input in place came from: a file of the document's folder, or one that another job made there."""
+
+
+class InputInPlace(Part, frozen=True, kw_only=True):
+    """An input that was read where it lies; without a checksum it was changed or removed before it could be read again."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    size_bytes: Count | None = None
+    sha256: Sha256 | None = None
+    origin: InputOrigin = "folder"
+    job: Name | None = None  # that made it
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot express."""
+        if self.sha256 is not None:
+            check_sha256(self.sha256)
+
+
 class JobRegistered(Payload, frozen=True, kw_only=True):
     """A job exists: who owns it and which packages it has. Its definition and lists are named by their content."""
 
@@ -135,6 +154,12 @@ class StageExpanded(Payload, frozen=True, kw_only=True):
         """Check what the types cannot express."""
         for named in self.lists.values():
             check_sha256(named)
+
+
+class InputsDescribed(Payload, frozen=True, kw_only=True):
+    """Inputs of the job that neither came with it nor were made by it, each once for every content that it had."""
+
+    files: Annotated[tuple[InputInPlace, ...], Meta(max_length=100_000)]
 
 
 class OwnerSet(Payload, frozen=True, kw_only=True):

@@ -162,6 +162,10 @@ class ActiveJob:
         asked = self._asked.get(ref)
         return tuple(each.name for each in asked[2]) if asked is not None else ()
 
+    def placed(self, ref: AttemptRef) -> dict[str, StoredFile]:
+        """The inputs of an attempt without a known checksum, as they were when it was assigned."""
+        return self._placed.get(ref, {})
+
     def speed(self, ref: AttemptRef) -> float | None:
         """The speed of the site where an attempt runs; None if unknown."""
         asked = self._asked.get(ref)

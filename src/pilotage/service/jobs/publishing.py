@@ -26,6 +26,7 @@ from pilotage.ports import InTheWay, JobTree, MadeWork, MeasuredRun, ResultsInde
 from pilotage.service.errors import Unpublished
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.process import ThreadYielding
+from pilotage.service.works.consumed import InputsInPlace
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import Completer, is_complete
 from pilotage.service.works.run_history import PENDING_MAX, measured_run, software_of
@@ -135,12 +136,14 @@ class CommitHandler:
         tree: JobTree,
         index: ResultsIndex,
         hold: Hold,
+        inputs: InputsInPlace | None = None,
         on_its_way: Callable[[str], bool] = lambda _: False,
         yielding: ThreadYielding | None = None,
     ) -> None:
         """Take the jobs, their files, and how to hold a job whose files cannot be published.
 
-        `on_its_way` says whether the engine has decided events of a job that are not durable yet.
+        `inputs` is told of files that attempts read in place; `on_its_way` says whether the engine has decided events of a
+        job that are not durable yet.
         """
         self._jobs = jobs
         self._manifests = manifests
@@ -148,6 +151,7 @@ class CommitHandler:
         self._index = index
         self._publisher = Publisher(tree, manifests, hold=hold, were_concurrent=jobs.were_concurrent)
         self._completer = Completer(tree, index)
+        self._inputs = inputs
         # By job and activity: successes and their seconds that are not recorded yet.
         self._spent: dict[str, dict[str, list[float]]] = {}
         self._measured: dict[str, dict[RunKind, deque[MeasuredRun]]] = {}  # by job: what is not recorded yet
@@ -161,6 +165,8 @@ class CommitHandler:
         for job in list(self._spent):
             self._note_times(job)
         self._completer.stop()
+        if self._inputs is not None:
+            self._inputs.stop()
 
     def unpublished(self, job: str) -> int:
         """How many packages of a job are done but not published."""
@@ -254,6 +260,9 @@ class CommitHandler:
             if at_work is not None:
                 self._publisher.publish(at_work.folder, ref, in_the_way=at_work.in_the_way)
         self._completer.complete(each for each in made if not is_complete(each.fields))
+        if self._inputs is not None:
+            for result in made:
+                self._inputs.read(result.ref.job, result.folder, result.placed)
 
     def _made(self, engine: Engine, ref: AttemptRef) -> MadeWork | None:
         at_work, state = self._jobs.get(ref.job), engine.state.jobs.by_id.get(ref.job)
@@ -283,6 +292,8 @@ class CommitHandler:
             self._timed.pop(job, None)
             self._tree.forget(at_work.folder, job)
             self._jobs.release(job)
+            if self._inputs is not None:
+                self._inputs.forget(job)
 
     # --- by type of event ---
 
@@ -293,6 +304,8 @@ class CommitHandler:
         if at_work is None:
             return
         if data.manifest is None or data.exit_code != ExitCodeGasw.SUCCESS:
+            if self._inputs is not None:
+                self._inputs.read(ref.job, at_work.folder, at_work.placed(ref))
             at_work.forget(ref)
             return
         number = self._note_made(engine, at_work, ref, data.manifest)

@@ -21,6 +21,7 @@ from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
 from pilotage.model.errors import PilotageError
+from pilotage.model.events.payloads import InputInPlace
 from pilotage.model.exchange.exchange import (
     AgentMessage,
     AgentReply,
@@ -78,6 +79,7 @@ from pilotage.service.sites.agent_worker import AgentSettings
 from pilotage.service.sites.config_watch import site_operation, sites_changed
 from pilotage.service.sites.pool import SiteConnection, SiteWorkers, expected_at, first_report, has_activity, unheard_at
 from pilotage.service.sites.worker import AtSite, unknown_at
+from pilotage.service.works.consumed import InputsInPlace, description, undescribed_inputs
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import EarlierResult, adopt
 
@@ -124,8 +126,9 @@ class Runner:
         self._manifests = Manifests(journal)
         self._jobs = ActiveJobs(journal, tree=tree, index=index)
         driver = self._driver = Driver(writer=writer, clock=clock, handler=self)
+        self._inputs = InputsInPlace(tree, index, self._describe_inputs)
         self._commit_handler = CommitHandler(
-            self._jobs, self._manifests, tree=tree, index=index, hold=self._hold,
+            self._jobs, self._manifests, tree=tree, index=index, hold=self._hold, inputs=self._inputs,
             on_its_way=driver.on_its_way, yielding=driver.yielding,
         )  # fmt: skip
         self._workers = SiteWorkers(
@@ -287,6 +290,19 @@ class Runner:
         """A result of a job that could not be published, and why; only within an engine query."""
         return self._commit_handler.fault(job)
 
+    def inputs_pending(self, job: str) -> bool:
+        """Whether checksums of the inputs of a finished job are still being worked out: its record must wait for them."""
+        if self._inputs.is_pending(job) or self._inputs.is_followed(job):
+            return self._inputs.is_pending(job)
+        row, at_work = self._journal.job(job), self._jobs.get(job)
+        if row is not None and at_work is not None:
+            files = undescribed_inputs(self._journal, row, at_work.expansion, at_work.origin, self.tree)
+            if files:
+                self._inputs.read(job, at_work.folder, files)
+                return True
+        self._inputs.follow(job)
+        return False
+
     def submit(self, submission: Submission) -> Future[SubmissionAnswer]:
         """Submit a job; fails with `DocumentError` or `OperationRefused`."""
         return self._submitter.submit(self._submit, submission)
@@ -368,6 +384,13 @@ class Runner:
         finally:
             self._removing = frozenset()
 
+    def _describe_inputs(self, job: str, files: Sequence[InputInPlace]) -> None:
+        """Write which inputs a job read in place; an event would unseal a sealed job."""
+        row = self._journal.job(job)
+        if row is not None and row.place == "live" and files:
+            event = description(row, files, journal=self._journal, clock=self._clock)
+            self._writer.submit(Batch(*self._codec.check_all([event]), own=True)).result()
+
     # --- submission, in a thread of its own ---
 
     def _prepared(self, submission: Submission) -> Prepared:
@@ -405,6 +428,7 @@ class Runner:
         except BaseException:
             self._jobs.release(prepared.job)
             raise
+        self._inputs.follow(prepared.job)
         for other, how in earlier.others.items():
             with suppress(OperationRefused):  # it is over by now
                 self._driver.operate(Kill(job=other, message=superseded_by(prepared.job, how=how))).result()

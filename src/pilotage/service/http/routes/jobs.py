@@ -29,6 +29,7 @@ from pilotage.reading.view_builders import (
 from pilotage.reading.views import (
     BinaryView,
     CountView,
+    FileView,
     JobsPage,
     JobView,
     LineView,
@@ -250,8 +251,18 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
     return PackageDetail(
         package=_views(services, [found], words=1, binaries=1, base_url=base_url)[0],
         attempts=attempt_views(found.facts, events),
+        inputs=_inputs(services, job, place),
         utc_offset=services.reader.utc_offset(found.facts),
     )
+
+
+def _inputs(services: Services, job: JobRow, place: PackageId) -> list[FileView]:
+    expansion = services.package_names.layout(job)
+    if expansion is None:
+        return []
+    from pilotage.service.works.consumed import package_inputs  # few requests need it
+
+    return package_inputs(services.journal, job, place, expansion)
 
 
 @get(
