@@ -413,7 +413,14 @@ class Scheduler:
             case 2:
                 self.say(self._any(), "PilotEnded", {"pilot": pilot}, reason="idle", stderr="bye")
             case 3:
-                self.say("agent", "NodeDescribed", {"pilot": pilot}, node="node1", cores=self.chance.randint(1, 64))
+                self.say(
+                    "agent",
+                    "NodeDescribed",
+                    {"pilot": pilot},
+                    node="node1",
+                    cores=self.chance.randint(1, 64),
+                    libc="glibc 2.36",
+                )
             case 4:
                 self.say(self._any(), "SiteDescribed", {"site": site}, kind="slurm", status=self.chance.choice("ab"))
             case 5:

@@ -39,6 +39,10 @@ class RecordNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int = 0
     software: dict[str, str] = {}
     environment: dict[str, str] = {}
+    os_release: str = ""
+    kernel: str = ""
+    cpu_model: str = ""
+    libc: str = ""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

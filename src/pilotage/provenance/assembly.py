@@ -20,7 +20,7 @@ from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import AccessRule
-from pilotage.model.jobs.submission import DEFINITION, FILE, ORIGIN, Origin
+from pilotage.model.jobs.submission import CAPTURED, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
 
 NODES_MAX = 1000
@@ -224,9 +224,9 @@ def _kinds(row: JobRow, read_content: Callable[[str], bytes | None]) -> dict[str
     """What each content of a job is, and its name: that of the document's folder for a file."""
     named = _texts(row.lists)
     files: dict[str, str] = {}
-    if (origin := read_content(named.get(ORIGIN, ""))) is not None:
+    if (content := read_content(named.get(CAPTURED, ""))) is not None:
         try:
-            captured = msgspec.json.decode(origin, type=Origin).captured
+            captured = msgspec.json.decode(content, type=dict[str, Captured])
             files = {each.sha256: name for name, each in captured.items() if each.content}
         except msgspec.DecodeError:
             pass  # of a version with other fields: the files keep their numbers as names
@@ -253,4 +253,8 @@ def _node(row: NodeRow) -> RecordNode:
         memory_bytes=row.memory_bytes,
         software=_texts(row.software),
         environment=_texts(row.environment),
+        os_release=row.os_release,
+        kernel=row.kernel,
+        cpu_model=row.cpu_model,
+        libc=row.libc,
     )

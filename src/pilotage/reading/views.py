@@ -301,6 +301,10 @@ class NodeView(View, frozen=True, kw_only=True):
     software: dict[str, str]
     environment: dict[str, str]
     updated_at: float
+    os_release: str
+    kernel: str
+    cpu_model: str
+    libc: str
 
 
 class JobsPage(View, frozen=True, kw_only=True):

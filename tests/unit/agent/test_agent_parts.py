@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import resource
 import stat
 import sys
@@ -18,7 +19,7 @@ from pilotage.agent.attempt.outputs import find_outputs, gives_files, make_outpu
 from pilotage.agent.attempt.scratch import Scratch, remove_tree
 from pilotage.agent.attempt.workplace import undeclared_fields
 from pilotage.agent.link.http import Answer, BatchAccepted, BatchTooLarge, Refusal, RetryLater, judge
-from pilotage.agent.pilot.pilot import describe_node, memory_bytes, usable_folder
+from pilotage.agent.pilot.pilot import cpu_model, describe_node, memory_bytes, usable_folder
 from pilotage.agent.site import relay
 from tests.kit.agent_runs import open_descriptors, place_in
 
@@ -222,7 +223,28 @@ def test_a_node_is_described_as_its_system_names_it() -> None:
         "system": f"{name}, {system.sysname} {system.release} {system.machine}",
         "software": {"python": ".".join(map(str, sys.version_info[:3]))},
         "environment": {"utc_offset": time.strftime("%z")[:3] + ":" + time.strftime("%z")[3:]},
+        "os_release": name,
+        "kernel": f"{system.sysname} {system.release} {system.machine}",
+        "cpu_model": cpu_model(),
+        "libc": " ".join(platform.libc_ver()).strip(),
     }
+
+
+@pytest.mark.parametrize(
+    "told, model",
+    [
+        ("processor\t: 0\nmodel\t\t: 85\nmodel name\t: Xeon 6148\n\nmodel name\t: other\n", "Xeon 6148"),
+        (
+            "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nCPU part\t: 0xd40\n",
+            "CPU implementer 0x41, CPU part 0xd0c",
+        ),
+        ("", ""),
+    ],
+)
+def test_the_model_of_a_processor_is_what_the_kernel_calls_it(told: str, model: str, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(told)
+    assert cpu_model(str(tmp_path / "cpuinfo")) == model
+    assert cpu_model(str(tmp_path / "none")) == ""
     [total] = [
         line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:")
     ]

@@ -89,11 +89,12 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
         program = book.put_content(b"#!/bin/sh\n")
         large = Captured(sha256="0" * 64, size_bytes=10**9, content=False)
         captured = {"bin/run.sh": Captured(sha256=program, executable=True), "large.dat": large}
-        origin = book.put_content(msgspec.json.encode(Origin(folder="/data", captured=captured)))
+        brought = book.put_content(msgspec.json.encode(captured))
+        origin = book.put_content(msgspec.json.encode(Origin(folder="/data")))
         definition = book.put_content(b'{"job":"j1"}')
         events = a_short_job(stream=by)
         first = msgspec.json.decode(events[0].data)
-        first |= {"definition": definition, "lists": {"origin": origin, "file-1": program}}
+        first |= {"definition": definition, "lists": {"captured": brought, "origin": origin, "file-1": program}}
         keep(book, [msgspec.structs.replace(events[0], data=msgspec.Raw(msgspec.json.encode(first))), *events[1:]])
         keep(book, [by.event(Tagged(name="group", value=value), job="j1") for value in ("A", "B")])
         keep(book, [by.event(AttemptStarted(node="n17"), job="j1", package="1.1.1", attempt=1)])
@@ -103,7 +104,7 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
 
         def described(names: Iterable[str]) -> list[NodeRow]:
             asked.extend(names)
-            return [NodeRow(node=each, system="Linux", software='{"root":"6.30"}') for each in asked]
+            return [NodeRow(node=each, cpu_model="Xeon", software='{"root":"6.30"}') for each in asked]
 
         log = Extra("log", "1.1.1-1.stdout", b"done\n")
         made = assemble(
@@ -116,7 +117,7 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
     assert ("log", "1.1.1-1.stdout") in parts
     assert made.tags == {"group": "B"}
     assert [each.node for each in made.nodes] == asked == ["n17"]
-    assert made.nodes[0].software == {"root": "6.30"}
+    assert (made.nodes[0].software, made.nodes[0].cpu_model) == ({"root": "6.30"}, "Xeon")
 
 
 def test_what_is_no_dump_of_the_job_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

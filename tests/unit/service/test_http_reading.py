@@ -156,7 +156,8 @@ def test_a_package_shows_every_attempt_with_phases_and_manifest(client: Client) 
     assert done["package"]["exit_code"] == "SUCCESS"
     assert (attempt["granted"], attempt["node"]) == (True, "wn1")
     assert attempt["phases"] == [{"phase": "application", "started_at": 5.0, "seconds": 7.5}]
-    assert attempt["manifest"] == [{"name": "out.root", "size_bytes": 9, "sha256": SHA256}]
+    made = {"name": "out.root", "size_bytes": 9, "sha256": SHA256}
+    assert attempt["manifest"] == [{**made, "direction": "out", "origin": "", "source": ""}]
     running = get(client, "/v1/jobs/j/packages/1.2.1")
     assert [(each["attempt"], each["site"], each["exit_code"]) for each in running["attempts"]] == [
         (1, "lyon", "EXECUTION_FAILED"),
@@ -395,14 +396,15 @@ def test_sites_pilots_nodes_and_statistics_are_there(client: Client) -> None:
         event(20, "SiteDescribed", {"kind": "slurm", "status": "good"}, site="lyon"),
         *[event(20 + n, "PilotStarted", {"site": "lyon"}, pilot=f"pilot-{n}") for n in (1, 2, 3, 4)],
         event(25, "PilotEnded", {"reason": "walltime", "stderr": "killed"}, pilot="pilot-1"),
-        event(26, "NodeDescribed", {"node": "wn1", "cores": 8, "software": {"root": "6"}}, pilot="pilot-1"),
+        event(26, "NodeDescribed", {"node": "wn1", "software": {"root": "6"}, "cpu_model": "Xeon"}, pilot="pilot-1"),
     )
     assert get(client, "/v1/sites")["sites"][0]["status"] == "good"
     page = get(client, "/v1/pilots")
     assert ([each["pilot"] for each in page["pilots"]], page["next"]) == (["pilot-1", "pilot-2", "pilot-3"], "pilot-3")
     assert page["pilots"][0]["stderr"] == "killed"
     assert get(client, "/v1/pilots?after=pilot-3")["next"] is None
-    assert get(client, "/v1/nodes")["nodes"][0]["software"] == {"root": "6"}
+    (node,) = get(client, "/v1/nodes")["nodes"]
+    assert (node["software"], node["cpu_model"], node["kernel"]) == ({"root": "6"}, "Xeon", "")
     flows = get(client, "/v1/statistics?window=1d")["flows"]
     assert {(each["site"], each["activity"]) for each in flows} == {("lyon", "reco"), ("cern", "reco")}
     (flow,) = get(client, "/v1/statistics?window=1d&site=lyon&activity=reco")["flows"]

@@ -376,13 +376,7 @@ def _stopped(payload: dict[str, Any], reason: str) -> dict[str, Any]:
 def describe_node(node: str, site: str) -> dict[str, Any]:
     """A description of this computer."""
     system = os.uname()
-    name = ""
-    try:
-        for line in Path("/etc/os-release").read_text("utf-8").splitlines():
-            if line.startswith("PRETTY_NAME="):
-                name = line.partition("=")[2].strip("\"'")
-    except (OSError, ValueError):
-        name = ""
+    name = os_release()
     kernel = f"{system.sysname} {system.release} {system.machine}"
     return {
         "node": node,
@@ -392,7 +386,49 @@ def describe_node(node: str, site: str) -> dict[str, Any]:
         "system": f"{name}, {kernel}" if name else kernel,
         "software": {"python": sys.version.split()[0]},
         "environment": {"utc_offset": utc_offset(time.localtime().tm_gmtoff)},
+        "os_release": name,
+        "kernel": kernel,
+        "cpu_model": cpu_model(),
+        "libc": libc(),
     }
+
+
+def os_release() -> str:
+    """The name and version of the operating system; empty if it does not tell."""
+    for line in _lines_of("/etc/os-release"):
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip("\"'")
+    return ""
+
+
+def cpu_model(file: str = "/proc/cpuinfo") -> str:
+    """The model of the first processor, or the numbers of its maker where it has no name."""
+    numbers = {}
+    for line in _lines_of(file):
+        key, _, value = line.partition(":")
+        key, value = key.strip(), value.strip()
+        if key == "model name" and value:
+            return value
+        if not key and numbers:
+            break  # the next processor
+        if key in ("CPU implementer", "CPU variant", "CPU part", "CPU revision", "cpu"):
+            numbers[key] = value
+    return ", ".join(f"{key} {value}" for key, value in numbers.items())
+
+
+def libc() -> str:
+    """The C library and its version; empty if it does not tell."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError):
+        return ""
+
+
+def _lines_of(file: str) -> list[str]:
+    try:
+        return Path(file).read_text("utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def utc_offset(seconds: int) -> str:

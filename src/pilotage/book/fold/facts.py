@@ -389,6 +389,7 @@ def on_node_described(row: NodeRow, keys: Keys, key: StoredKey, event: Event, da
         row.cores, row.memory_bytes, row.system = data.cores, data.memory_bytes, data.system
         row.software = _text(dict(sorted(data.software.items())))
         row.environment = _text(dict(sorted(data.environment.items())))
+        row.os_release, row.kernel, row.cpu_model, row.libc = data.os_release, data.kernel, data.cpu_model, data.libc
 
 
 def _text(value: object) -> str:

@@ -278,6 +278,11 @@ class NodeRow(Row, kw_only=True, gc=False):
     environment: str = "{}"
     updated_at: float = 0.0
     keys: bytes = b""
+    # Since version 7 of the schema: last, as in a migrated book.
+    os_release: str = ""
+    kernel: str = ""
+    cpu_model: str = ""
+    libc: str = ""
 
 
 class SiteRow(Row, kw_only=True, gc=False):

@@ -1,5 +1,6 @@
 """The payloads of events. A change of a payload raises its version in `model/events/events.py` and adds an upcaster.
 
+A new field with a default does not: what was written without it reads the same.
 The class docstring is the line of the reference page; unknown fields are refused, so that a misspelt one is reported.
 """
 
@@ -442,8 +443,12 @@ class NodeDescribed(Payload, frozen=True, kw_only=True):
     cores: Count = 0
     memory_bytes: Count = 0
     system: Text = ""
-    software: dict[Name, Text] = {}
+    software: dict[Name, Text] = {}  # by name, its version as it tells it
     environment: dict[Name, Text] = {}
+    os_release: Text = ""
+    kernel: Text = ""
+    cpu_model: Text = ""
+    libc: Text = ""
 
 
 class SiteDescribed(Payload, frozen=True, kw_only=True):

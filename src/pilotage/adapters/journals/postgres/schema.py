@@ -14,7 +14,7 @@ from psycopg import sql
 
 from pilotage.adapters.journals.postgres.connection import Connection, schema_of
 from pilotage.book.query import ATTRIBUTES
-from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, PilotRow, Row, SiteRow
+from pilotage.book.rows.rows import AttemptFacts, JobRow, NodeRow, PackageFacts, PilotRow, Row, SiteRow
 from pilotage.book.rows.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, Table
 from pilotage.ports import JournalError
 
@@ -224,6 +224,7 @@ MIGRATIONS: Sequence[Migration] = (
     Migration(4, ()),  # from here on facts omit some keys, which an older version would not restore
     Migration(5, (*_added_columns(PilotRow, "submitted_at"), *_added_columns(SiteRow, "latencies"))),
     Migration(6, _added_columns(JobRow, "forecast")),
+    Migration(7, _added_columns(NodeRow, "os_release", "kernel", "cpu_model", "libc")),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].version
 

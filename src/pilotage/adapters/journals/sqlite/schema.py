@@ -75,7 +75,7 @@ def forget_attempts(connection: sqlite3.Connection) -> None:
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -140,6 +140,10 @@ MIGRATIONS: Mapping[int, Migration] = {
         "ALTER TABLE sites ADD COLUMN latencies TEXT NOT NULL DEFAULT ''",
     ),
     5: ("ALTER TABLE jobs ADD COLUMN forecast TEXT NOT NULL DEFAULT ''",),
+    6: tuple(
+        f"ALTER TABLE nodes ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
+        for name in ("os_release", "kernel", "cpu_model", "libc")
+    ),
 }
 """For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike."""
 
