@@ -10,7 +10,7 @@ from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.model.records import JobRecord
 from pilotage.provenance.recorder import Recorder
-from tests.kit.real_runs import Place, place_in
+from tests.kit.real_runs import Place, place_in, wait_until
 
 DOCUMENT = """\
 pilotage: 1
@@ -72,6 +72,9 @@ def recorded_survey(folder: Path) -> Iterator[tuple[FolderRecords, JobRecord]]:
     (folder / "run").mkdir()
     with place_in(folder / "run", environment={"HOME": str(folder)}) as place:
         job = survey(place)
+        wait_until(
+            lambda: "InputsDescribed" in place.run("book", "dump", job).stdout, "the checksum of its large input"
+        )
         place.run("serve", "--stop")
         with closing(FolderRecords(folder / "records")) as store, closing(SqliteJournal(place.state)) as book:
             record = Recorder(book, store, now=lambda: 2e9).record(job)

@@ -26,7 +26,7 @@ from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
 from pilotage.model.answers import Measured
 from pilotage.model.errors import PilotageError
-from pilotage.model.events.payloads import BinaryEnd, OutputFile, PhaseTimes, StageExpanded
+from pilotage.model.events.payloads import BinaryEnd, InputsDescribed, OutputFile, PhaseTimes, StageExpanded
 from pilotage.model.jobs.definition import Definition
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.jobs.submission import TARGETS, Captured
@@ -64,6 +64,7 @@ class FileUse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sha256: str | None = None
     executable: bool = False
     locator: str = ""  # where it came from, if the document says so
+    job: str = ""  # another job that made it
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -300,6 +301,11 @@ class _Opened:
         self._folded = folded
         self._expansion = recorded.expansion if recorded is not None else None
         self._captured: Mapping[str, Captured] = recorded.origin.captured if recorded is not None else {}
+        self._in_place = {
+            file.name: file
+            for data in folded.data_of("InputsDescribed")
+            for file in msgspec.json.decode(data, type=InputsDescribed).files
+        }
         self._shapes = {row.stage: shape_of(row.shape, stage=row.stage) for row in folded.stages}
         self._extra = folded.extra_places()
         self.count = sum(shape.count for shape in self._shapes.values()) + len(self._extra)
@@ -440,7 +446,16 @@ class _Opened:
     def _from_outside(self, name: str, locator: str) -> FileUse:
         captured = self._captured.get(name)
         if captured is None:
-            return FileUse(name=name, direction="consumed", source="outside", locator=locator)
+            known = self._in_place.get(name)
+            return FileUse(
+                name=name,
+                direction="consumed",
+                source="outside",
+                size_bytes=known.size_bytes if known is not None else None,
+                sha256=known.sha256 if known is not None else None,
+                locator=locator,
+                job=(known.job or "") if known is not None else "",
+            )
         return FileUse(
             name=name,
             direction="consumed",

@@ -403,7 +403,7 @@ def os_release() -> str:
 
 def cpu_model(file: str = "/proc/cpuinfo") -> str:
     """The model of the first processor, or the numbers of its maker where it has no name."""
-    numbers = {}
+    numbers: dict[str, str] = {}
     for line in _lines_of(file):
         key, _, value = line.partition(":")
         key, value = key.strip(), value.strip()
