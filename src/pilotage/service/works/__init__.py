@@ -1,3 +1,3 @@
 """Writes work orders for attempts, records their results, and finds earlier results to reuse."""
 
-__all__ = ["capture", "documents_beside", "estimates", "manifests", "reuse", "run_history", "work_orders"]
+__all__ = ["capture", "consumed", "documents_beside", "estimates", "manifests", "reuse", "run_history", "work_orders"]
