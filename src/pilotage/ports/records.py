@@ -15,6 +15,10 @@ class RecordStoreError(PilotageError):
     """The storage of records cannot be read or written."""
 
 
+class NoRecords(RecordStoreError):
+    """There are no records in this place: none of its jobs is over, or its settings say that none are kept."""
+
+
 class DamagedPart(RecordStoreError):
     """A stored part does not have the content that its name promises. `pilotage provenance fsck` names all such parts."""
 
@@ -35,6 +39,7 @@ class StoredRecord(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     owner: str
     submitted_at: float | None
+    heard_at: float  # when the last event was received that the record has
     sha256: str
     change: str  # record, annotation or deletion
 
@@ -108,6 +113,10 @@ class RecordStore(RecordReader, Protocol):
 
     def delete(self, job: str, *, at: float, author: str) -> bool:
         """Forget every revision of a record and its annotations; whether there was one. Parts stay until `collect`."""
+        ...
+
+    def unheard_since(self, before: float) -> list[str]:
+        """The jobs whose newest record has no event that was received at this time or later."""
         ...
 
     def changes(self, *, after: int, limit: int) -> list[StoredRecord]:

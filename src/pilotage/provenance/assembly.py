@@ -11,7 +11,8 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,18 +20,21 @@ import msgspec
 from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.errors import PilotageError
-from pilotage.model.events.payloads import AccessRule
+from pilotage.model.events.payloads import AccessRule, OutputFile
 from pilotage.model.jobs.submission import CAPTURED, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
 
 NODES_MAX = 1000
 """Nodes that a record describes; the life log names all."""
+OUTPUTS_BYTES_MAX = 64 * 1024 * 1024
+"""Total size of the outputs that a record keeps."""
 LIFE_LOG_BYTES = 4 * 1024 * 1024
 """Size of a part of a life log."""
 
 _CONTENT = re.compile(rb'\{"content":"([0-9a-f]{64})","base64":"([A-Za-z0-9+/=]*)"\}\n')
 _NODE = re.compile(rb'"node":("(?:[^"\\]|\\.)*")')
 _SITE = re.compile(rb'"site":("(?:[^"\\]|\\.)*")')
+_MANIFEST = b'"manifest":['
 _EVENT, _END = b'{"event":', b'{"end":'
 _CONTENT_KINDS = ("definition", "list", "file")
 _text = msgspec.json.Decoder(str).decode
@@ -47,6 +51,18 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
+class _StagedData(msgspec.Struct, frozen=True, kw_only=True):
+    manifest: tuple[OutputFile, ...] | None = None
+
+
+class _StagedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    data: _StagedData
+
+
+class _Staged(msgspec.Struct, frozen=True, kw_only=True):
+    event: _StagedEvent
+
+
 class Extra(NamedTuple):
     """A part that is in no dump: a log, a core file, a small output."""
 
@@ -54,6 +70,9 @@ class Extra(NamedTuple):
     name: str
     content: bytes
 
+
+ReadOutput = Callable[[OutputFile], "bytes | None"]
+"""Reads an output that an attempt staged, if it is small and still there."""
 
 AddPart = Callable[[str, bytes], str]
 """Stores a content of a kind, and returns its sha256."""
@@ -66,14 +85,16 @@ def assemble(
     add_part: AddPart,
     nodes: Callable[[Iterable[str]], Iterable[NodeRow]],
     extras: Iterable[Extra] = (),
+    read_output: ReadOutput | None = None,
     made_at: float,
     revision: int,
+    cuts: Sequence[int] = (),
 ) -> JobRecord:
     """The record of a job that is over, from its row and its dump; `nodes` describes computers by name.
 
-    Raises `NotADump`; parts that were added by then belong to no record.
+    Outputs that `read_output` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them. Raises `NotADump`; parts that were added by then belong to no record.
     """
-    dump = _Dump(row.job, add_part)
+    dump = _Dump(row.job, add_part, cuts)
     for line in lines:
         dump.take(line)
     dump.finish()
@@ -83,7 +104,7 @@ def assemble(
         kind, name = kinds.get(sha256, ("list", sha256[:12]))
         add_part(kind, content)
         parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
-    for extra in extras:
+    for extra in chain(extras, _outputs(dump.outputs.values(), read_output)):
         sha256 = add_part(extra.kind, extra.content)
         parts.append(RecordPart(kind=extra.kind, name=extra.name, sha256=sha256, size_bytes=len(extra.content)))
     return JobRecord(
@@ -103,6 +124,14 @@ def assemble(
         nodes=tuple(_node(each) for each in nodes(sorted(dump.nodes)[:NODES_MAX])),
         parts=tuple(parts),
     )
+
+
+def verify(record: JobRecord, read_part: Callable[[str], bytes]) -> None:
+    """Raise `NotADump` unless the parts of a record are the whole life of its job; and what `read_part` raises."""
+    dump = _Dump(record.job, lambda _, content: hashlib.sha256(content).hexdigest(), ())
+    for line in dump_of(record, read_part):
+        dump.take(line)
+    dump.finish()
 
 
 def dump_of(record: JobRecord, read_part: Callable[[str], bytes]) -> Iterator[bytes]:
@@ -131,16 +160,32 @@ def dump_of(record: JobRecord, read_part: Callable[[str], bytes]) -> Iterator[by
     yield msgspec.json.encode(_End(end=True, contents=contents, events=events, sha256=hashed.hexdigest())) + b"\n"
 
 
+def _outputs(files: Iterable[OutputFile], read_output: ReadOutput | None) -> Iterator[Extra]:
+    """Those outputs that are still as they were staged."""
+    if read_output is None:
+        return
+    left_bytes = OUTPUTS_BYTES_MAX
+    for file in files:
+        if file.size_bytes > left_bytes:
+            continue
+        content = read_output(file)
+        if content is not None and hashlib.sha256(content).hexdigest() == file.sha256:
+            left_bytes -= len(content)
+            yield Extra("output", file.name, content)
+
+
 class _Dump:
     """A dump on its way into parts, checked against its last line."""
 
-    def __init__(self, job: str, add_part: AddPart) -> None:
+    def __init__(self, job: str, add_part: AddPart, cuts: Sequence[int]) -> None:
         self.life_log: list[RecordPart] = []
         self.contents: dict[str, bytes] = {}
         self.sites: set[str] = set()
         self.nodes: set[str] = set()
+        self.outputs: dict[str, OutputFile] = {}
         self._job = job
         self._add_part = add_part
+        self._cuts = list(reversed(cuts))
         self._hashed = hashlib.sha256()
         self._lines: list[bytes] = []
         self._bytes = 0
@@ -160,10 +205,12 @@ class _Dump:
         elif not line.startswith(_EVENT):
             self._take_content(line)
             return
+        elif _MANIFEST in line:
+            self._take_manifest(line)
         self._events += 1
         self._lines.append(line)
         self._bytes += len(line)
-        if self._bytes >= LIFE_LOG_BYTES:
+        if self._bytes >= (self._cuts[-1] if self._cuts else LIFE_LOG_BYTES):
             self._cut()
 
     def _decoded(self, line: bytes) -> _End:
@@ -192,8 +239,18 @@ class _Dump:
             raise self._fault("a content does not match its digest")
         self.contents[found[1].decode()] = content
 
+    def _take_manifest(self, line: bytes) -> None:
+        try:
+            event = msgspec.json.decode(line, type=_Staged).event
+        except msgspec.DecodeError as fault:
+            raise self._fault(f"an event cannot be read: {fault}") from None
+        for file in event.data.manifest or ():
+            self.outputs[file.name] = file
+
     def _cut(self) -> None:
         """End a part of the life log."""
+        if self._cuts:
+            self._cuts.pop()
         content = b"".join(self._lines)
         self.sites.update(map(_text, set(_SITE.findall(content))))
         self.nodes.update(map(_text, set(_NODE.findall(content))))

@@ -12,7 +12,7 @@ from pilotage.model.records import JobRecord
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import AttemptLogs, Journal
 from pilotage.ports.records import RecordStore
-from pilotage.provenance.assembly import Extra, assemble
+from pilotage.provenance.assembly import Extra, ReadOutput, assemble
 
 LOGS_BYTES = 4 * 1024 * 1024
 """Logs of a job are in parts of this size."""
@@ -28,40 +28,36 @@ class Recorder:
         self._journal = journal
         self._store = store
         self._now = now
-        self._heard_at: dict[str, float] = {}  # by job: when the last event was received that its record has
 
     def is_current(self, row: JobRow) -> bool:
         """Whether the record of a job has all that was heard of it."""
-        known = self._heard_at.get(row.job)
-        if known is None:
-            record = self._store.record(row.job)
-            known = self._heard_at[row.job] = record.heard_at if record is not None else -1.0
-        return known >= row.heard_at
+        revisions = self._store.revisions(row.job)
+        return bool(revisions) and revisions[-1].heard_at >= row.heard_at
 
-    def record(self, job: str, *, logs: AttemptLogs | None = None) -> JobRecord | None:
+    def record(
+        self, job: str, *, logs: AttemptLogs | None = None, read_output: ReadOutput | None = None
+    ) -> JobRecord | None:
         """Make the record of a job that is over, durable on return, unless it is current; None if the job is not over."""
         row = self._journal.job(job)
         if row is None or row.place == "purged" or row.state not in FINAL_NAMES:
             return None
         before = self._store.revisions(job)
-        if before and self.is_current(row):
-            return self._store.record(job)
+        last = self._store.record(job) if before else None
+        if last is not None and last.heard_at >= row.heard_at:
+            return last
         made = assemble(
             row,
             self._journal.dump(job),
             add_part=lambda kind, content: self._store.add_parts([(kind, content)])[0],
             nodes=self._nodes,
             extras=() if logs is None else log_parts(logs.read_job(job)),
+            read_output=read_output,
             made_at=self._now(),
-            revision=before[-1].revision + 1 if before else 1,
+            revision=last.revision + 1 if last is not None else 1,
+            cuts=() if last is None else [part.size_bytes for part in last.parts if part.kind == "life-log"],
         )
         self._store.commit([made])
-        self._heard_at[job] = made.heard_at
         return made
-
-    def forget(self, job: str) -> None:
-        """Whether the record of a job is current is looked up again."""
-        self._heard_at.pop(job, None)
 
     def _nodes(self, names: Iterable[str]) -> Iterator[NodeRow]:
         for name in names:

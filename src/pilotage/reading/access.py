@@ -17,6 +17,7 @@ from pilotage.book.rows.rows import JobRow
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.records import JobRecord
 
 Right = Literal["read", "modify", "cancel"]
 
@@ -178,9 +179,20 @@ def may(principal: Principal, right: Right, job: JobRow) -> bool:
         return False
     if ANY_OWNER in principal.scopes or job.owner == principal.user:
         return True
-    if job.access in ("", "[]"):
+    return job.access not in ("", "[]") and _is_granted(principal, right, _rules.decode(job.access))
+
+
+def may_use_record(principal: Principal, right: Right, record: JobRecord) -> bool:
+    """Whether a principal has a right on the record of a job: by the access list that the record carries."""
+    if principal.is_bound:
         return False
-    for rule in _rules.decode(job.access):
+    if ANY_OWNER in principal.scopes or record.owner == principal.user:
+        return True
+    return _is_granted(principal, right, record.access)
+
+
+def _is_granted(principal: Principal, right: Right, rules: Iterable[payloads.AccessRule]) -> bool:
+    for rule in rules:
         kind, _, name = rule.principal.partition(GROUP_PREFIX)
         named = name in principal.groups if not kind and name else rule.principal == principal.user
         if named and (right in rule.rights or (right == "read" and rule.rights)):

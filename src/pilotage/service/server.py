@@ -20,6 +20,7 @@ from pilotage.model.version import VERSION
 from pilotage.ports import Clock, Journal
 from pilotage.reading.access import Access
 from pilotage.service.announcement import SERVICE_FILE, Announcement, Ended, announced, note_end, refuse_second
+from pilotage.service.journal.recording import OpenRecords
 from pilotage.service.journal.writer import Afterwards
 from pilotage.service.notifications.notifications import MakeNotifications
 from pilotage.service.process import PROCESS
@@ -53,6 +54,7 @@ def serve(
     started: Started | None = None,
     own_files: Sequence[Path] = (),
     look_after: Callable[[], None] = lambda: None,
+    open_records: OpenRecords | None = None,
 ) -> int | None:
     """Serve the book until a signal comes, and return the signal; all acknowledged events are durable by then.
 
@@ -60,7 +62,7 @@ def serve(
     itself. With `tls`, TCP connections use TLS; the socket in the folder stays plain.
 
     While `own_files` exist the state folder is still its own; `look_after` restores missing files in it, and is called
-    regularly.
+    regularly. With `open_records`, it makes records of jobs that are over.
 
     Raises `JournalBusy` if another service has the folder or the journal, `CannotListen` if the port is taken, and
     `ServiceBroken` if it stopped by itself because it could no longer work.
@@ -98,6 +100,7 @@ def serve(
             notifications=notifications,
             make_backend=make_backend,
             state_folder=state_folder.absolute(),
+            open_records=open_records,
         )
         # Agents on this computer connect through a socket in the state folder, which no other user can reach.
         local = state_folder / SOCKET_FILE

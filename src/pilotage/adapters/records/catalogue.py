@@ -26,7 +26,7 @@ CREATE TABLE parts (
     sha256 BLOB PRIMARY KEY, block INTEGER NOT NULL, start INTEGER NOT NULL, size_bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE records (
     position INTEGER PRIMARY KEY, job TEXT NOT NULL, revision INTEGER NOT NULL, owner TEXT NOT NULL,
-    submitted_at REAL, sha256 BLOB NOT NULL, UNIQUE (job, revision));
+    submitted_at REAL, heard_at REAL NOT NULL, sha256 BLOB NOT NULL, UNIQUE (job, revision));
 CREATE INDEX records_owners ON records (owner, submitted_at);
 CREATE TABLE annotations (position INTEGER PRIMARY KEY, job TEXT NOT NULL, sha256 BLOB NOT NULL);
 CREATE INDEX annotations_jobs ON annotations (job);
@@ -151,11 +151,12 @@ class Catalogue:
         if self._is_deleted(record.job, position):
             return
         self._connection.execute(
-            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (position) DO NOTHING"
+            "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (position) DO NOTHING"
             # One that was deleted, and whose deletion was not read yet.
             " ON CONFLICT (job, revision) DO UPDATE SET position = excluded.position, owner = excluded.owner,"
-            " submitted_at = excluded.submitted_at, sha256 = excluded.sha256 WHERE excluded.position > position",
-            (position, record.job, record.revision, record.owner, record.submitted_at, sha256),
+            " submitted_at = excluded.submitted_at, heard_at = excluded.heard_at, sha256 = excluded.sha256"
+            " WHERE excluded.position > position",
+            (position, record.job, record.revision, record.owner, record.submitted_at, record.heard_at, sha256),
         )
 
     def add_annotation(self, position: int, annotation: Annotation, sha256: bytes) -> None:
@@ -198,13 +199,20 @@ class Catalogue:
             (owner, submitted_from, submitted_before),
         )
 
+    def unheard_since(self, before: float) -> list[str]:
+        """The jobs whose records have no later event."""
+        rows = self._connection.execute(
+            "SELECT job FROM records GROUP BY job HAVING max(heard_at) < ? ORDER BY min(position)", (before,)
+        )
+        return [job for (job,) in rows]
+
     def changes(self, after: int, limit: int) -> list[StoredRecord]:
         """Commits after a position."""
         return self._stored(
             "SELECT * FROM ("
             "SELECT *, 'record' AS change FROM records WHERE position > ?1"
-            " UNION ALL SELECT position, job, 0, '', NULL, sha256, 'annotation' FROM annotations WHERE position > ?1"
-            " UNION ALL SELECT position, job, 0, '', NULL, sha256, 'deletion' FROM deletions WHERE position > ?1"
+            " UNION ALL SELECT position, job, 0, '', NULL, 0, sha256, 'annotation' FROM annotations WHERE position > ?1"
+            " UNION ALL SELECT position, job, 0, '', NULL, 0, sha256, 'deletion' FROM deletions WHERE position > ?1"
             ") ORDER BY position LIMIT ?2",
             (after, limit),
         )
@@ -242,10 +250,13 @@ class Catalogue:
                 revision=revision,
                 owner=owner,
                 submitted_at=submitted_at,
+                heard_at=heard_at,
                 sha256=bytes(sha256).hex(),
                 change=change,
             )
-            for position, job, revision, owner, submitted_at, sha256, change in self._connection.execute(query, values)
+            for position, job, revision, owner, submitted_at, heard_at, sha256, change in self._connection.execute(
+                query, values
+            )
         ]
 
     def faults(self) -> list[str]:

@@ -44,6 +44,7 @@ from pilotage.ports.records import (
     Damage,
     DamagedPart,
     IncompleteRecord,
+    NoRecords,
     RecordStoreError,
     RecordTaken,
     StoredRecord,
@@ -51,6 +52,7 @@ from pilotage.ports.records import (
 
 log = logging.getLogger(__name__)
 
+_CATALOGUE = "catalogue.sqlite"
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 SAMPLES = 400
 SAMPLED_RECORDS_MIN = 100
@@ -81,8 +83,12 @@ class FolderRecords:
             if writes:
                 make_closed(self._packs.folder)
                 self._lock = _locked(folder / "lock")
-            elif not folder.is_dir():
-                raise RecordStoreError("there are no records", subject=str(folder))
+            elif not (folder / _CATALOGUE).is_file():
+                raise NoRecords(
+                    "there are no records here",
+                    subject=str(folder),
+                    next_step="go to the folder of the jobs, or name the server that has them with --server",
+                )
             try:
                 self._catalogue = self._open_catalogue()
                 if writes:
@@ -236,7 +242,7 @@ class FolderRecords:
     # --- the catalogue ---
 
     def _open_catalogue(self) -> Catalogue:
-        file = self._folder / "catalogue.sqlite"
+        file = self._folder / _CATALOGUE
         if not self._writes:
             return Catalogue(file, writes=False)
         try:
@@ -342,6 +348,11 @@ class FolderRecords:
                 for sha256 in self._catalogue.annotations(job)
             ]
 
+    def unheard_since(self, before: float) -> list[str]:
+        """The jobs whose newest record has no event that was received at this time or later."""
+        with self._guard, _as_store_error(self._folder):
+            return self._catalogue.unheard_since(before)
+
     def changes(self, *, after: int, limit: int) -> list[StoredRecord]:
         """Commits after a position, in order: what index servers are fed with."""
         with self._guard, _as_store_error(self._folder):
@@ -361,6 +372,11 @@ class FolderRecords:
         waiting = self._pending.get(sha256)
         if waiting is not None:
             return waiting.content
+        if sha256 in self._added:  # written, and not catalogued yet
+            for block in self._packs.written:
+                for item in block.items:
+                    if item.sha256 == sha256:
+                        return item.content
         fault = "its content does not match its digest"
         for _ in range(2):  # a pack may have been rewritten since the part was looked up
             place = self._catalogue.place(sha256)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pilotage.adapters.settings.settings_files import state_folder
 from pilotage.app.state_folder import SystemClock, local_user
-from pilotage.model.errors import PilotageError, extra
+from pilotage.model.errors import extra, missing_extra
 from pilotage.model.settings.settings import Settings
 
 if TYPE_CHECKING:
     from pilotage.ports.records import Collected, Damage, RecordStore
+    from pilotage.service.journal.recording import OpenRecords
 
 RECORDS_FOLDER = "records"
 """In the state folder: the primary storage of records."""
-
-
-class NoRecords(PilotageError):
-    """There are no records in this folder: none of its jobs is over, or its settings say that none are kept."""
 
 
 def records_folder(settings: Settings) -> Path:
@@ -32,14 +30,18 @@ def open_records(state: Path, *, writes: bool = False) -> RecordStore:
     """The records of a state folder. Raises `NoRecords` where there are none to read, and `RecordStoreError`."""
     with extra("provenance", purpose="to keep records of jobs"):
         from pilotage.adapters.records.folder import FolderRecords
-    folder = state / RECORDS_FOLDER
-    if not writes and not (folder / "catalogue.sqlite").is_file():
-        raise NoRecords(
-            "there are no records here",
-            subject=str(folder),
-            next_step="go to the folder of the jobs, or name the server that has them with --server",
-        )
-    return FolderRecords(folder, writes=writes)
+    return FolderRecords(state / RECORDS_FOLDER, writes=writes)
+
+
+def open_records_for(settings: Settings, state: Path) -> OpenRecords | None:
+    """Opens the records of a service; None if its settings keep none. Raises `MissingExtra`."""
+    wanted = settings.provenance.records
+    if wanted == "no" or (wanted == "auto" and missing_extra("provenance")):
+        return None
+    if missing_extra("provenance"):
+        with extra("provenance", purpose="to keep records of jobs (setting provenance.records)"):
+            raise ImportError("zstandard is not installed", name="zstandard")
+    return partial(open_records, state.absolute())
 
 
 @contextmanager

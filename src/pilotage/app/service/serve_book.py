@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.settings.settings_files import state_folder
+from pilotage.app.provenance.records import open_records_for
 from pilotage.app.state_folder import SystemClock, local_user, log, open_journal
 from pilotage.model.settings.settings import Settings
 
@@ -78,6 +79,7 @@ def serve_settings(
             started=started,
             own_files=[folder.absolute() / BOOK] if settings.journal.address.kind == "sqlite" else [],
             look_after=look_after,
+            open_records=open_records_for(settings, folder),
         )
 
     ports = [settings.service.port, *other_ports]

@@ -272,6 +272,25 @@ class RetentionSettings(Section, frozen=True, kw_only=True):
     every_seconds: Annotated[Duration, _doc("How often a service does this; 0: never.")] = 600.0
 
 
+class ProvenanceSettings(Section, frozen=True, kw_only=True):
+    """The records of jobs that are over, from which they can be understood and run again."""
+
+    records: Annotated[
+        Literal["auto", "yes", "no"],
+        _doc(
+            "Whether records are kept; `auto`: if `pilotage[provenance]` is installed. A job is purged only after its record."
+        ),
+    ] = "auto"
+    recorded_after_seconds: Annotated[
+        Interval, _doc("Seconds from its last event until the record of a finished job is made.")
+    ] = 10.0
+    output_bytes_max: Annotated[
+        Quota,
+        _doc("Outputs up to this size are kept in the record, 64 MiB of a job at most; of others their checksums."),
+    ] = 256 * KIBIBYTE
+    kept_days: Annotated[Duration, _doc("Days from the end of a job until its record is deleted; 0: never.")] = 0.0
+
+
 class QuerySettings(Section, frozen=True, kw_only=True):
     """Indexes, and the size of an answer."""
 
@@ -312,6 +331,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     selection: SelectionSettings = SelectionSettings()
     book: BookSettings = BookSettings()
     retention: RetentionSettings = RetentionSettings()
+    provenance: ProvenanceSettings = ProvenanceSettings()
     query: QuerySettings = QuerySettings()
     notifications: NotificationSettings = NotificationSettings()
 

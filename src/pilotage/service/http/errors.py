@@ -13,10 +13,13 @@ from pilotage.book.notices.subscriptions import SubscriptionError
 from pilotage.book.query import CursorError, QueryError, QueryTooBroad
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
+from pilotage.ports.records import RecordStoreError, RecordTaken
+from pilotage.provenance.assembly import NotADump
 from pilotage.reading.access import Forbidden, Unauthenticated
 from pilotage.reading.queries import JobPurged, UnknownJob, UnknownPackage
 from pilotage.service.errors import NotRunning, OperationRefused, Superseded, UnknownSite
 from pilotage.service.http.admission import TooManyConnections
+from pilotage.service.journal.record_uploads import NotRegistered
 from pilotage.service.journal.writer import WriterBusy, WriterStopped
 from pilotage.service.notifications.subscriptions import NotPolled, TooManySubscriptions, UnknownSubscription
 
@@ -88,6 +91,14 @@ class UnknownContent(PilotageError):
     """No such file, log or content is stored here."""
 
 
+class UnknownRecord(PilotageError):
+    """There is no record of this job, or none that you may read: it is made some seconds after the end of its job."""
+
+
+class NoRecordKeeping(PilotageError):
+    """The service keeps no records: install `pilotage[provenance]`, and see the setting `provenance.records`."""
+
+
 class _Status(msgspec.Struct, frozen=True):
     """A status and its code; `message` replaces the error's own where that is not meant for clients."""
 
@@ -121,6 +132,12 @@ STATUSES: Mapping[type[Exception], _Status] = {
     NotARange: _Status(416, "not_a_range"),
     NotAwaited: _Status(409, "not_awaited"),
     UnknownContent: _Status(404, "unknown_content"),
+    UnknownRecord: _Status(404, "unknown_record"),
+    NoRecordKeeping: _Status(409, "no_records"),
+    NotRegistered: _Status(409, "not_registered"),
+    RecordTaken: _Status(409, "record_taken"),
+    RecordStoreError: _Status(503, "records"),
+    NotADump: _Status(400, "bad_record"),
     BookOnly: _Status(409, "book_only"),
     Superseded: _Status(409, "superseded"),
     NotRunning: _Status(503, "stopping"),

@@ -212,6 +212,19 @@ def _content() -> RequestBody:
     return RequestBody(content={"application/octet-stream": OpenAPIMediaType(schema=schema)}, required=True)
 
 
+def _record() -> RequestBody:
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=["version", "job", "revision", "owner", "name", "state", "made_at"],
+        properties={"parts": Schema(type=OpenAPIType.ARRAY, items=Schema(type=OpenAPIType.OBJECT))},
+    )
+    return RequestBody(
+        content={"application/json": OpenAPIMediaType(schema=schema)},
+        required=True,
+        description="A record, as `GET /v1/records/{job}` answers it.",
+    )
+
+
 def _operation(required: Sequence[str], **more: Schema) -> RequestBody:
     schema = Schema(
         type=OpenAPIType.OBJECT,
@@ -250,6 +263,7 @@ BODIES = {
     "submission": _with_body(_submission),
     "clean": _with_body(_clean),
     "content": _with_body(_content),
+    "record": _with_body(_record),
     "operation": _with_body(_one_operation),
     "operation on many": _with_body(_operation_on_many),
 }

@@ -157,6 +157,11 @@ def post(path: str, *, status: int = 201, **fields: Any) -> Callable[[Handler], 
     return lambda handler: Route(method="POST", path=path, handler=handler, status=status, **fields)
 
 
+def put(path: str, **fields: Any) -> Callable[[Handler], Route]:
+    """Make a function the PUT handler of a path."""
+    return lambda handler: Route(method="PUT", path=path, handler=handler, **fields)
+
+
 def change(path: str, **fields: Any) -> Callable[[Handler], Route]:
     """Make a function the PATCH handler of a path."""
     return lambda handler: Route(method="PATCH", path=path, handler=handler, answered_by="framework", **fields)

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pilotage.book.codec import Codec, Limits
 from pilotage.book.fold.join import Change, Joined
 from pilotage.book.rows.ledger import Ledger
+from pilotage.book.rows.rows import JobRow
 from pilotage.model.settings.settings import Settings
 from pilotage.model.states import ADOPTED, MADE_BEFORE, UNDECLARED
-from pilotage.ports import Clock, Journal
+from pilotage.ports import AttemptLogs, Clock, Journal
 from pilotage.reading.access import Access
 from pilotage.reading.queries import BookReader
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.errors import BookOnly
 from pilotage.service.jobs.package_names import PackageNames, Targets
+from pilotage.service.journal.recording import OpenRecords, RecordKeeping
 from pilotage.service.journal.retention import Action, Housekeeping
 from pilotage.service.journal.writer import Afterwards, BatchCommitter, Writer
 from pilotage.service.notifications.notifications import Notifications, signal_name
@@ -238,11 +240,12 @@ class Services:
         notifications: Notifications | None = None,
         make_backend: MakeBackend | None = None,
         state_folder: Path | None = None,
+        open_records: OpenRecords | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
-        Without notifications there are no subscriptions, and without `make_backend` no jobs run: it serves a book
-        alone. The disk of the state folder is watched for space.
+        Without notifications there are no subscriptions, without `make_backend` no jobs run: it serves a book alone, and
+        without `open_records` no records are kept. The disk of the state folder is watched for space.
         """
         limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
         self.journal = journal
@@ -263,6 +266,16 @@ class Services:
             journal, clock=clock, codec=self.codec, within=within, skew_seconds=settings.book.skew_seconds
         )
         self.writer = Writer(committer, committed=self._committed)
+        self.records: RecordKeeping | None = None
+        if open_records is not None:
+            self.records = RecordKeeping(
+                journal,
+                settings=settings.provenance,
+                open_store=open_records,
+                clock=clock,
+                logs=self._logs,
+                outputs=self._outputs,
+            )
         self.housekeeping = Housekeeping(
             journal,
             settings=settings.retention,
@@ -271,6 +284,7 @@ class Services:
             clock=clock,
             stream=f"housekeeping-{secrets.token_hex(6)}",
             done=self._on_retention,
+            records=self.records,
         )
         self.package_names = PackageNames(journal, self._expansion_of)
         self.targets = Targets(journal, self.package_names)
@@ -291,6 +305,17 @@ class Services:
         full = next((reason for each in places if each and (reason := no_room(each))), "")
         return full or self.journal.trouble or self.writer.trouble
 
+    def _logs(self) -> AttemptLogs | None:
+        """What the attempts printed that ran here."""
+        return self.backend.jobs.logs if self.backend is not None else None
+
+    def _outputs(self, row: JobRow) -> Callable[[str, int], bytes] | None:
+        """What reads the outputs of a job that ran here."""
+        if self.backend is None or (folder := self.backend.folder_of(row)) is None:
+            return None
+        tree = self.backend.jobs.tree
+        return lambda name, size_bytes: tree.read(folder, name, offset=0, size_bytes=size_bytes)
+
     def _expansion_of(self, job: str) -> Expansion | None:
         """The expansion of a job that runs here."""
         return self.backend.jobs.expansion_of(job) if self.backend is not None else None
@@ -299,6 +324,8 @@ class Services:
         """Events of these jobs are durable; unusual ones are noted first, since a woken request may count."""
         self.unusual.committed()
         self.commits.notify(jobs)
+        if self.records is not None:
+            self.records.note(jobs)
 
     def marks(self, job: str) -> Marks | None:
         """The change counters of a job; None if only the job itself tells."""
@@ -306,7 +333,7 @@ class Services:
 
     def _on_retention(self, action: Action) -> None:
         """A finished job was cleared, sealed or purged: the runner may release it."""
-        if self.backend is not None:
+        if self.backend is not None and action.deed != "record":
             self.backend.jobs.note_retained(action)
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -333,6 +360,8 @@ class Services:
         """Start the writer."""
         self.writer.start()
         self.housekeeping.start()
+        if self.records is not None:
+            self.records.start()
         if self.notifications is not None:
             self.notifications.start()
         if self.backend is not None:
@@ -345,6 +374,8 @@ class Services:
             self.backend.stop()  # while its decisions can still be written
         self.housekeeping.stop()
         self.writer.stop()
+        if self.records is not None:
+            self.records.stop()
         if self.notifications is not None:
             self.notifications.stop()
         self._readers.shutdown(wait=True)

@@ -1,5 +1,7 @@
 """Seals, clears and purges finished jobs regularly, as the settings say, and removes the rows of pilots that served them.
 
+No job is purged before its record is made, where records are kept.
+
 When the process has grown meanwhile, it also requests huge pages.
 """
 
@@ -10,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -41,14 +43,32 @@ log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400.0
 PARKED_DAYS_MIN = 1.0
 """Parked events were acknowledged: however short the setting, their job has a day to be registered."""
+RECORDED_AFTER_SECONDS = 300.0
+"""Records are made soon after the end of a job; one that was not is made here."""
 _ROWS_AT_ONCE = 1000
 
-Deed = Literal["clear", "seal", "purge"]
+Deed = Literal["clear", "seal", "purge", "record"]
 Keep = Callable[[Sequence[Event]], Receipt]
 """Stores events in the book."""
 
 Identity = Callable[[], tuple[str, int]]
 """The service's own stream, and its next number."""
+
+
+class Records(Protocol):
+    """Makes the records of jobs, without which none is purged."""
+
+    def is_recorded(self, row: JobRow) -> bool:
+        """Whether the record of a job has all that was heard of it."""
+        ...
+
+    def record(self, job: str) -> object:
+        """Make the record of a job that is over."""
+        ...
+
+    def delete_expired(self) -> int:
+        """Delete the records whose time is over; return how many."""
+        ...
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +91,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Retention:
     """Applies the retention settings to finished jobs."""
 
-    def __init__(self, journal: Journal, *, settings: RetentionSettings, keep: Keep, identity: Identity) -> None:
-        """Take the journal, and how the service logs its own events."""
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        settings: RetentionSettings,
+        keep: Keep,
+        identity: Identity,
+        records: Records | None = None,
+    ) -> None:
+        """Take the journal, and how the service logs its own events; with `records`, no job is purged without one."""
         self._journal = journal
+        self._records = records
         self._keep = keep
         self._identity = identity
         self._cleared_after_seconds = settings.cleared_after_days * DAY_SECONDS
@@ -116,12 +145,26 @@ class Retention:
         since = max(min(since, now), row.heard_at)
         if row.state == State.CLEARED.value or row.cleared_at is not None:
             if now - since >= self._purged_after_seconds:
+                if not self._is_recorded(row):
+                    return Action(deed="record", job=row.job, since=since, why="it is to be purged")
                 return _action("purge", row, since, self._purged_after_seconds, "cleared")
         elif now - since >= self._cleared_after_seconds:
             return _action("clear", row, since, self._cleared_after_seconds, "over")
         if row.place == "live" and now - since >= self._sealed_after_seconds:
             return _action("seal", row, since, self._sealed_after_seconds, "over and quiet")
+        if row.place == "live" and now - since >= RECORDED_AFTER_SECONDS and not self._is_recorded(row):
+            return Action(deed="record", job=row.job, since=since, why="over and quiet")
         return None
+
+    def _is_recorded(self, row: JobRow) -> bool:
+        """Whether nothing of a job is lost when it is purged."""
+        if self._records is None:
+            return True
+        try:
+            return self._records.is_recorded(row)
+        except PilotageError as fault:
+            log.warning("it cannot be seen whether job %s has its record: %s", row.job, fault)
+            return False
 
     def apply(self, now: float, *, enough: Callable[[], bool] = lambda: False) -> Plan:
         """Carry out due actions until `enough`, and return those done; failed ones are left for the next time."""
@@ -131,6 +174,8 @@ class Retention:
         if dropped:
             log.warning("%d events were dropped: their jobs were never registered", dropped)
         removed = self._remove(plan.pilots) if plan.pilots and not enough() else ()
+        if self._records is not None and not enough():
+            self._records.delete_expired()
         return Plan(actions=done, parked=dropped, pilots=removed)
 
     def _remove(self, pilots: tuple[str, ...]) -> tuple[str, ...]:
@@ -151,7 +196,9 @@ class Retention:
                     self._journal.seal(action.job)
                 case "purge":
                     self._journal.purge(action.job, at=now)
-        except JournalError as fault:
+                case "record" if self._records is not None:
+                    self._records.record(action.job)
+        except PilotageError as fault:
             log.warning("job %s was not %s: %s", action.job, _DONE[action.deed], fault)
             return False
         except Exception:
@@ -184,7 +231,7 @@ class Retention:
             self._journal.seal(job)  # the event unsealed it
 
 
-_DONE: dict[Deed, str] = {"clear": "cleared", "seal": "sealed", "purge": "purged"}
+_DONE: dict[Deed, str] = {"clear": "cleared", "seal": "sealed", "purge": "purged", "record": "recorded"}
 
 
 def _action(deed: Deed, row: JobRow, since: float, seconds: float, what: str) -> Action:
@@ -205,6 +252,7 @@ class Housekeeping:
         clock: Clock,
         stream: str,
         done: Callable[[Action], None] | None = None,
+        records: Records | None = None,
     ) -> None:
         """Nothing runs before `start`. `stream` must be new: events are numbered from one. `done` is called per action."""
         self._done = done
@@ -214,7 +262,7 @@ class Housekeeping:
         self._clock = clock
         numbers = count(1)
         self._retention = Retention(
-            journal, settings=settings, keep=self._keep, identity=lambda: (stream, next(numbers))
+            journal, settings=settings, keep=self._keep, identity=lambda: (stream, next(numbers)), records=records
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)

@@ -160,6 +160,8 @@ async def purge_job(request: ApiRequest, services: ServicesArgument, job: JobPat
     backend.jobs.note_retained(Action(deed="clear", job=job, since=now, why="it is being purged"))
     if await asyncio.wrap_future(backend.jobs.ask(lambda engine: job in engine.state.jobs.by_id)):
         raise _not_over(job, "something of it still runs", "ask again when that has ended")
+    if services.records is not None:
+        await services.do(services.records.record, job)
     await services.do(lambda: services.journal.purge(job, at=now))
     backend.jobs.note_retained(Action(deed="purge", job=job, since=now, why="on request"))
     return ClearedView(job=job)

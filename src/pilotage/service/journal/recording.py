@@ -1,0 +1,220 @@
+"""Makes the record of each job that is over and quiet, in a thread of its own, and holds the storage of records open.
+
+The storage is opened when the first job is over: a service without finished jobs does not even import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from pilotage.book.rows.rows import JobRow
+from pilotage.model.errors import PilotageError
+from pilotage.model.events.payloads import OutputFile
+from pilotage.model.settings.settings import ProvenanceSettings
+from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import AttemptLogs, Clock, Journal
+from pilotage.service.journal.record_uploads import RecordUploads
+
+if TYPE_CHECKING:
+    from pilotage.model.records import JobRecord
+    from pilotage.ports.records import RecordStore
+    from pilotage.provenance.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+STOPPING_SECONDS = 10.0
+"""How long a service that stops goes on making records; the next service makes the rest."""
+STOPPING_PACKAGES_MAX = 20_000
+"""Jobs with more packages are left to the next service then."""
+DAY_SECONDS = 86_400.0
+
+
+
+class OpenRecords(Protocol):
+    """Opens the storage of records."""
+
+    def __call__(self, *, writes: bool) -> RecordStore:
+        """Open it for writing, or for reading next to a writer. Raises a `PilotageError`."""
+        ...
+
+
+ReadOutputs = Callable[[JobRow], "Callable[[str, int], bytes] | None"]
+"""Gives, for a job that ran here, what reads its outputs by name and size; raises `PilotageError` or `OSError`."""
+
+
+class RecordKeeping:
+    """Makes records when jobs are over, and again when more is heard of them."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        settings: ProvenanceSettings,
+        open_store: OpenRecords,
+        clock: Clock,
+        logs: Callable[[], AttemptLogs | None] = lambda: None,
+        outputs: ReadOutputs = lambda _: None,
+        writes: bool = True,
+    ) -> None:
+        """Nothing is opened and nothing runs yet. Without `writes`, the storage is opened for reading until a record is made."""
+        self._journal = journal
+        self._settings = settings
+        self._open_store = open_store
+        self._clock = clock
+        self._logs = logs
+        self._outputs = outputs
+        self._writes = writes
+        self.uploads = RecordUploads()
+        self._guard = threading.RLock()  # one record is made at a time
+        self._opened: tuple[RecordStore, Recorder] | None = None
+        self._hearing = threading.Lock()
+        self._heard: set[str] = set()  # jobs of commits since the last look
+        self._news = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+
+    # --- the storage ---
+
+    def store(self) -> RecordStore:
+        """The storage of records. Raises a `PilotageError` if it cannot be opened."""
+        return self._open()[0]
+
+    def _open(self) -> tuple[RecordStore, Recorder]:
+        from pilotage.provenance.recorder import Recorder
+
+        with self._guard:
+            if self._opened is None:
+                store = self._open_store(writes=self._writes)
+                self._opened = store, Recorder(self._journal, store, now=self._clock.now)
+            return self._opened
+
+    def close(self) -> None:
+        """Close the storage; it is opened again when it is needed."""
+        with self._guard:
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened[0].close()
+
+    # --- records ---
+
+    def is_recorded(self, row: JobRow) -> bool:
+        """Whether the record of a job has all that was heard of it, or had it and was deleted after its time."""
+        return self._is_expired(row) or self._open()[1].is_current(row)
+
+    def record(self, job: str) -> JobRecord | None:
+        """Make the record of a job that is over, unless it is current; None if the job is not over or was purged."""
+        row = self._journal.job(job)
+        read = self._outputs(row) if row is not None else None
+        with self._guard:
+            if not self._writes:
+                return self._record_aside(job, read)
+            recorder = self._open()[1]
+            made = recorder.record(job, logs=self._logs(), read_output=None if read is None else self._small(read))
+        if made is not None:
+            log.debug("job %s is recorded: revision %d", job, made.revision)
+        return made
+
+    def _small(self, read: Callable[[str, int], bytes]) -> Callable[[OutputFile], bytes | None]:
+        """Reads an output unless it is too large, or no longer there."""
+
+        def read_small(file: OutputFile) -> bytes | None:
+            if file.size_bytes > self._settings.output_bytes_max:
+                return None
+            try:
+                return read(file.name, file.size_bytes)
+            except (PilotageError, OSError):
+                return None  # removed or replaced since: its checksum is in the life log
+
+        return read_small
+
+    def delete_expired(self) -> int:
+        """Delete the records whose time is over, with the parts that no other record shares; return how many."""
+        if self._settings.kept_days <= 0:
+            return 0
+        store, now = self.store(), self._clock.now()
+        expired = store.unheard_since(now - self._settings.kept_days * DAY_SECONDS)
+        for job in expired:
+            store.delete(job, at=now, author="service")
+        if expired:
+            freed_bytes = store.collect(dry_run=False).freed_bytes
+            log.info(
+                "the records of %d jobs were deleted: their time is over; %d bytes are free", len(expired), freed_bytes
+            )
+        return len(expired)
+
+    def _is_expired(self, row: JobRow) -> bool:
+        return 0 < self._settings.kept_days * DAY_SECONDS < self._clock.now() - row.heard_at
+
+    # --- the thread ---
+
+    def note(self, jobs: Iterable[str]) -> None:
+        """Events of these jobs are durable; from any thread."""
+        with self._hearing:
+            self._heard.update(jobs)
+        if not self._news.is_set():
+            self._news.set()
+
+    def start(self) -> None:
+        """Start to make records, also of jobs that ended under an earlier service."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Make the records of jobs that have ended, as far as that is quick, and close the storage."""
+        self._stop.set()
+        self._news.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.close()
+
+    def _run(self) -> None:
+        quiet_seconds = self._settings.recorded_after_seconds
+        waiting: set[str] = set()
+        is_first = True
+        while not self._stop.is_set():
+            if not waiting and not is_first:
+                self._news.wait()
+            self._stop.wait(quiet_seconds)
+            heard = self._taken()
+            if is_first:
+                waiting, is_first = self._left_over(), False
+            due, waiting = waiting - heard, heard
+            waiting |= self._try_all(due, enough=self._stop.is_set)
+        deadline = time.monotonic() + STOPPING_SECONDS
+        self._try_all(waiting | self._taken(), enough=lambda: time.monotonic() > deadline, stopping=True)
+
+    def _taken(self) -> set[str]:
+        with self._hearing:
+            self._news.clear()
+            heard, self._heard = self._heard, set()
+        return heard
+
+    def _left_over(self) -> set[str]:
+        """The finished jobs of the live book; those whose record is current cost a look each."""
+        with suppress(PilotageError):
+            return {row.job for row in self._journal.live_jobs() if row.state in FINAL_NAMES}
+        return set()
+
+    def _try_all(self, jobs: set[str], *, enough: Callable[[], bool], stopping: bool = False) -> set[str]:
+        """Make the records of those jobs that are over, and return the jobs that must be tried again."""
+        again: set[str] = set()
+        for job in sorted(jobs):
+            if enough():
+                again.add(job)
+                continue
+            try:
+                row = self._journal.job(job)
+                if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._is_expired(row):
+                    continue
+                if not stopping or row.expected <= STOPPING_PACKAGES_MAX:
+                    self.record(job)
+            except PilotageError as fault:
+                # Housekeeping tries again, and purges no job without a record.
+                log.warning("the record of job %s could not be made yet: %s", job, fault)
+            except Exception:
+                log.exception("the record of job %s could not be made", job)
+        return again
