@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from pilotage.adapters.records.folder import FolderRecords
 from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
@@ -223,6 +225,7 @@ def running_services(
             settings=settings or Settings(),
             clock=WallClock(),
             make_backend=make,
+            open_records=partial(FolderRecords, folder / "records"),
         )
         yield services, jobs
 

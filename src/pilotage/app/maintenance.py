@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from pilotage.adapters.settings.settings_files import state_folder
+from pilotage.app.provenance.records import records_beside
 from pilotage.app.state_folder import SystemClock, local_user, open_journal, open_reader
 from pilotage.model.errors import PilotageError
 from pilotage.model.settings.settings import Settings
@@ -316,8 +317,11 @@ def purge_jobs(settings: Settings, jobs: Sequence[str], *, force: bool, dry_run:
                 )
         if not dry_run:
             now = SystemClock().now()
-            for row in rows:
-                journal.purge(row.job, at=now)
+            with records_beside(settings, journal) as records:
+                for row in rows:
+                    if records is not None:
+                        records.record(row.job)
+                    journal.purge(row.job, at=now)
     return [Purged(job=row.job, state=row.state, packages=row.expected) for row in rows]
 
 
@@ -329,13 +333,14 @@ def retain_jobs(settings: Settings, *, dry_run: bool) -> Plan:
     # A stream of its own for each run.
     stream = f"retain-{secrets.token_hex(6)}"
     numbers = count(1)
-    with book_of(settings) as journal:
+    with book_of(settings) as journal, records_beside(settings, journal) as records:
         clock = SystemClock()
         retention = Retention(
             journal,
             settings=settings.retention,
             keep=BatchCommitter(journal, clock=clock).take,
             identity=lambda: (stream, next(numbers)),
+            records=records,
         )
         now = clock.now()
         return retention.plan(now) if dry_run else retention.apply(now)

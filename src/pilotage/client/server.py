@@ -79,9 +79,16 @@ class Server:
         """POST a value as JSON; return the decoded answer."""
         return self._asked("POST", path, None, content)
 
-    def upload(self, path: str, content: bytes) -> Any:
-        """POST raw bytes; return the decoded answer."""
-        return self._asked("POST", path, None, content, kind=BYTES)
+    def upload(self, path: str, content: bytes, *, method: str = "POST") -> Any:
+        """POST or PUT raw bytes; return the decoded answer."""
+        return self._asked(method, path, None, content, kind=BYTES)
+
+    def content(self, path: str) -> bytes:
+        """GET a path as raw bytes."""
+        status, answer = self._tried("GET", path, None, {"Accept": BYTES})
+        if not 200 <= status < 300:
+            raise self._refusal(status, answer)
+        return answer
 
     def do(self, path: str, content: object, *, key: str) -> Any:
         """POST a value as JSON with an idempotency key: the server does it once, however often it is sent.

@@ -20,6 +20,12 @@ LOGS_BYTES = 4 * 1024 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
+def is_current(row: JobRow, store: RecordStore) -> bool:
+    """Whether the record of a job has all that was heard of it."""
+    revisions = store.revisions(row.job)
+    return bool(revisions) and revisions[-1].heard_at >= row.heard_at
+
+
 class Recorder:
     """Makes records of the jobs of a book."""
 
@@ -28,11 +34,6 @@ class Recorder:
         self._journal = journal
         self._store = store
         self._now = now
-
-    def is_current(self, row: JobRow) -> bool:
-        """Whether the record of a job has all that was heard of it."""
-        revisions = self._store.revisions(row.job)
-        return bool(revisions) and revisions[-1].heard_at >= row.heard_at
 
     def record(
         self, job: str, *, logs: AttemptLogs | None = None, read_output: ReadOutput | None = None

@@ -15,7 +15,7 @@ from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.events.payloads import Noted
 from pilotage.model.exchange.exchange import LogText
 from pilotage.provenance import recorder as recorder_module
-from pilotage.provenance.recorder import Recorder
+from pilotage.provenance.recorder import Recorder, is_current
 from tests.kit.events import START, Stream, a_short_job
 from tests.kit.made_work import log
 from tests.kit.sqlite_books import keep, opened
@@ -47,13 +47,13 @@ def test_a_job_that_is_over_has_one_record_until_more_is_heard_of_it(book: Sqlit
     assert (first.revision, first.state) == (1, "DONE")
     row = book.job("j1")
     assert row is not None
-    assert recorder.is_current(row)
+    assert is_current(row, store)
     for each in (recorder, recorder_of(book, store)):
         assert each.record("j1") == first
     keep(book, [by.event(Noted(text="late"), job="j1")], at=START + 10)
     later = book.job("j1")
     assert later is not None
-    assert not recorder.is_current(later)
+    assert not is_current(later, store)
     book.seal("j1")
     second = recorder.record("j1")
     assert second is not None

@@ -13,12 +13,14 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from pilotage.adapters.records.folder import FolderRecords
 from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange, LogText
 from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.jobs.submission import RunPlan
@@ -192,6 +194,7 @@ def house_in(folder: Path) -> Iterator[House]:
             clock=clock,
             make_backend=make,
             notifications=notifications,
+            open_records=partial(FolderRecords, folder / "records"),
         )
         services.start()
         try:

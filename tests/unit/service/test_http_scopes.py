@@ -49,6 +49,12 @@ CHANGES: dict[str, set[str]] = {
     "PATCH /v1/subscriptions/{subscription:str}": {READ, SUBSCRIBE},
     "DELETE /v1/subscriptions/{subscription:str}": {READ, SUBSCRIBE},
     "GET /v1/subscriptions/{subscription:str}/notices": {READ, SUBSCRIBE},  # a number acknowledges
+    "POST /v1/jobs/{job:str}/record": {READ, WRITE},
+    "POST /v1/records/{job:str}/annotations": {READ, WRITE},
+    "POST /v1/records/{job:str}/annotations/{name:str}": {READ, WRITE},
+    "PUT /v1/records/{job:str}": {READ, WRITE},
+    "PUT /v1/records/{job:str}/parts/{sha256:str}": {READ, WRITE},
+    "DELETE /v1/records/{job:str}": {READ, OPERATE},
     "POST /v1/sites/{site:str}/hibernate": {SITES},
     "POST /v1/sites/{site:str}/wake": {SITES},
     "POST /v1/sites/{site:str}/probe": {SITES},
@@ -191,4 +197,10 @@ def test_a_job_that_one_may_not_know_of_is_answered_as_one_that_never_was(house:
                 answers = house.answers(route.replace("{job:str}", job), ALL - {ANY_OWNER}, b'{"operation":"kill"}')
                 told.setdefault(route, []).extend((status, text.replace(job, "JOB")) for status, text in answers)
     assert {route: set(each) for route, each in told.items()} == {route: {each[0]} for route, each in told.items()}
-    assert {each[0][0] for each in told.values()} == {404}
+    uploads = {route for route in told if "/records/" in route and route.partition(" ")[0] in FOR_A_BODY}
+    assert {each[0][0] for route, each in told.items() if route not in uploads} == {404}
+    assert {each[0][0] for route, each in told.items() if route in uploads} == {
+        400,
+        404,
+        409,
+    }  # before any job is looked up

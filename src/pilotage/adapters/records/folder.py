@@ -373,8 +373,8 @@ class FolderRecords:
         if waiting is not None:
             return waiting.content
         if sha256 in self._added:  # written, and not catalogued yet
-            for block in self._packs.written:
-                for item in block.items:
+            for written in self._packs.written:
+                for item in written.items:
                     if item.sha256 == sha256:
                         return item.content
         fault = "its content does not match its digest"

@@ -1,3 +1,3 @@
 """Opens the records of jobs that are over, for the service and for `pilotage provenance`."""
 
-__all__ = ["records"]
+__all__ = ["records", "served_records"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from pilotage.model.errors import extra, missing_extra
 from pilotage.model.settings.settings import Settings
 
 if TYPE_CHECKING:
+    from pilotage.ports import AttemptLogs, Journal
     from pilotage.ports.records import Collected, Damage, RecordStore
-    from pilotage.service.journal.recording import OpenRecords
+    from pilotage.service.journal.recording import OpenRecords, RecordKeeping
 
 RECORDS_FOLDER = "records"
 """In the state folder: the primary storage of records."""
@@ -42,6 +43,32 @@ def open_records_for(settings: Settings, state: Path) -> OpenRecords | None:
         with extra("provenance", purpose="to keep records of jobs (setting provenance.records)"):
             raise ImportError("zstandard is not installed", name="zstandard")
     return partial(open_records, state.absolute())
+
+
+@contextmanager
+def records_beside(settings: Settings, journal: Journal) -> Iterator[RecordKeeping | None]:
+    """What makes the records of a book that no service has; None if its settings keep none."""
+    from pilotage.app.job_stores import open_job_stores
+    from pilotage.service.journal.recording import RecordKeeping
+
+    state = state_folder(settings, folder=Path.cwd())
+    opening = open_records_for(settings, state)
+    if opening is None:
+        yield None
+        return
+    with ExitStack() as stack:
+
+        @cache
+        def logs() -> AttemptLogs:
+            stores = open_job_stores(state)
+            stack.callback(stores.close)
+            return stores.logs
+
+        keeping = RecordKeeping(
+            journal, settings=settings.provenance, open_store=opening, clock=SystemClock(), logs=logs, writes=False
+        )
+        stack.callback(keeping.close)
+        yield keeping
 
 
 @contextmanager

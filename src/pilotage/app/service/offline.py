@@ -111,6 +111,7 @@ class _Open:
 
     def __init__(self, folder: Path, settings: Settings, authorization: str) -> None:
         from pilotage.adapters.journals.sqlite.reader import SqliteReader
+        from pilotage.app.provenance.records import open_records_for
         from pilotage.model.errors import part
         from pilotage.reading.access import Access, digest_of, local_principal
 
@@ -125,7 +126,10 @@ class _Open:
             settings=settings,
             clock=SystemClock(),
             make_backend=self._running,
+            open_records=open_records_for(settings, folder),
+            at_rest=True,
         )
+        self._records = services.records
         with part(purpose="to read the book"):
             self._app: Any = Dispatcher(services)
         self._runner = asyncio.Runner()
@@ -144,6 +148,8 @@ class _Open:
 
     def close(self) -> None:
         self._runner.close()
+        if self._records is not None:
+            self._records.close()
         self._resting.stop()
         self._reader.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pilotage.cli.provenance.show import annotate, keep, list_records, show
 from pilotage.cli.provenance.storage import delete, fsck, gc
 from pilotage.cli.shared.options import WholeHelp
 
@@ -13,5 +14,5 @@ def provenance() -> None:
     """Show, find, compare and repeat what was run: the records of jobs that are over."""
 
 
-for _command in (delete, fsck, gc):
+for _command in (annotate, delete, fsck, gc, keep, list_records, show):
     provenance.add_command(_command)

@@ -241,11 +241,13 @@ class Services:
         make_backend: MakeBackend | None = None,
         state_folder: Path | None = None,
         open_records: OpenRecords | None = None,
+        at_rest: bool = False,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
         Without notifications there are no subscriptions, without `make_backend` no jobs run: it serves a book alone, and
-        without `open_records` no records are kept. The disk of the state folder is watched for space.
+        without `open_records` no records are kept. The disk of the state folder is watched for space. `at_rest`: it will
+        never be started, and only reads.
         """
         limits = Limits(event_bytes_max=settings.service.event_bytes_max, tag_bytes_max=settings.service.tag_bytes_max)
         self.journal = journal
@@ -275,6 +277,7 @@ class Services:
                 clock=clock,
                 logs=self._logs,
                 outputs=self._outputs,
+                writes=not at_rest,
             )
         self.housekeeping = Housekeeping(
             journal,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from pilotage.book.rows.rows import JobRow
@@ -23,7 +23,6 @@ from pilotage.service.journal.record_uploads import RecordUploads
 if TYPE_CHECKING:
     from pilotage.model.records import JobRecord
     from pilotage.ports.records import RecordStore
-    from pilotage.provenance.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,6 @@ STOPPING_SECONDS = 10.0
 STOPPING_PACKAGES_MAX = 20_000
 """Jobs with more packages are left to the next service then."""
 DAY_SECONDS = 86_400.0
-
 
 
 class OpenRecords(Protocol):
@@ -71,7 +69,7 @@ class RecordKeeping:
         self._writes = writes
         self.uploads = RecordUploads()
         self._guard = threading.RLock()  # one record is made at a time
-        self._opened: tuple[RecordStore, Recorder] | None = None
+        self._opened: RecordStore | None = None
         self._hearing = threading.Lock()
         self._heard: set[str] = set()  # jobs of commits since the last look
         self._news = threading.Event()
@@ -81,16 +79,10 @@ class RecordKeeping:
     # --- the storage ---
 
     def store(self) -> RecordStore:
-        """The storage of records. Raises a `PilotageError` if it cannot be opened."""
-        return self._open()[0]
-
-    def _open(self) -> tuple[RecordStore, Recorder]:
-        from pilotage.provenance.recorder import Recorder
-
+        """The storage of records, for reading. Raises a `PilotageError` if it cannot be opened."""
         with self._guard:
             if self._opened is None:
-                store = self._open_store(writes=self._writes)
-                self._opened = store, Recorder(self._journal, store, now=self._clock.now)
+                self._opened = self._open_store(writes=self._writes)
             return self._opened
 
     def close(self) -> None:
@@ -98,23 +90,41 @@ class RecordKeeping:
         with self._guard:
             opened, self._opened = self._opened, None
             if opened is not None:
-                opened[0].close()
+                opened.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[RecordStore]:
+        """The storage, opened for writing: for a moment where no service runs. Raises a `PilotageError`."""
+        with self._guard:
+            if self._writes:
+                yield self.store()
+                return
+            self.close()
+            with closing(self._open_store(writes=True)) as store:
+                yield store
 
     # --- records ---
 
     def is_recorded(self, row: JobRow) -> bool:
         """Whether the record of a job has all that was heard of it, or had it and was deleted after its time."""
-        return self._is_expired(row) or self._open()[1].is_current(row)
+        from pilotage.ports.records import NoRecords
+        from pilotage.provenance.recorder import is_current
+
+        try:
+            return self._is_expired(row) or is_current(row, self.store())
+        except NoRecords:
+            return False  # it is not there to be read, and made when the first record is
 
     def record(self, job: str) -> JobRecord | None:
         """Make the record of a job that is over, unless it is current; None if the job is not over or was purged."""
+        from pilotage.provenance.recorder import Recorder
+
         row = self._journal.job(job)
         read = self._outputs(row) if row is not None else None
-        with self._guard:
-            if not self._writes:
-                return self._record_aside(job, read)
-            recorder = self._open()[1]
-            made = recorder.record(job, logs=self._logs(), read_output=None if read is None else self._small(read))
+        small = None if read is None else self._small(read)
+        with self.writing() as store:
+            recorder = Recorder(self._journal, store, now=self._clock.now)
+            made = recorder.record(job, logs=self._logs(), read_output=small)
         if made is not None:
             log.debug("job %s is recorded: revision %d", job, made.revision)
         return made
@@ -136,12 +146,13 @@ class RecordKeeping:
         """Delete the records whose time is over, with the parts that no other record shares; return how many."""
         if self._settings.kept_days <= 0:
             return 0
-        store, now = self.store(), self._clock.now()
-        expired = store.unheard_since(now - self._settings.kept_days * DAY_SECONDS)
-        for job in expired:
-            store.delete(job, at=now, author="service")
+        now = self._clock.now()
+        with self.writing() as store:
+            expired = store.unheard_since(now - self._settings.kept_days * DAY_SECONDS)
+            for job in expired:
+                store.delete(job, at=now, author="service")
+            freed_bytes = store.collect(dry_run=False).freed_bytes if expired else 0
         if expired:
-            freed_bytes = store.collect(dry_run=False).freed_bytes
             log.info(
                 "the records of %d jobs were deleted: their time is over; %d bytes are free", len(expired), freed_bytes
             )

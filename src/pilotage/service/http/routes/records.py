@@ -238,13 +238,13 @@ async def annotate_record(
     keeping = keeping_of(services)
 
     def answer() -> Annotation:
-        store = keeping.store()
-        record = _changeable(store, request.user, job)
-        made = Annotation(
-            job=record.job, name=data.name, at=services.clock.now(), author=request.user.user, text=data.text
-        )
-        store.annotate(made)
-        return made
+        with keeping.writing() as store:
+            record = _changeable(store, request.user, job)
+            made = Annotation(
+                job=record.job, name=data.name, at=services.clock.now(), author=request.user.user, text=data.text
+            )
+            store.annotate(made)
+            return made
 
     return await services.do(answer)
 
@@ -267,13 +267,13 @@ async def attach_to_record(request: ApiRequest, services: ServicesArgument, job:
     content = await request.body()
 
     def answer() -> Annotation:
-        store = keeping.store()
-        record = _changeable(store, request.user, job)
-        [sha256] = store.add_parts([("custom", content)])
-        part = RecordPart(kind="custom", name=name, sha256=sha256, size_bytes=len(content))
-        made = Annotation(job=record.job, name=name, at=services.clock.now(), author=request.user.user, part=part)
-        store.annotate(made)
-        return made
+        with keeping.writing() as store:
+            record = _changeable(store, request.user, job)
+            [sha256] = store.add_parts([("custom", content)])
+            part = RecordPart(kind="custom", name=name, sha256=sha256, size_bytes=len(content))
+            made = Annotation(job=record.job, name=name, at=services.clock.now(), author=request.user.user, part=part)
+            store.annotate(made)
+            return made
 
     return await services.do(answer)
 
@@ -372,9 +372,9 @@ async def delete_record(request: ApiRequest, services: ServicesArgument, job: Jo
     keeping = keeping_of(services)
 
     def answer() -> None:
-        store = keeping.store()
-        _changeable(store, request.user, job)
-        store.delete(job, at=services.clock.now(), author=request.user.user)
+        with keeping.writing() as store:
+            _changeable(store, request.user, job)
+            store.delete(job, at=services.clock.now(), author=request.user.user)
 
     await services.do(answer)
 

@@ -1,0 +1,110 @@
+"""Records read over HTTP: from a service, or from the folder of one that has stopped, through the same routes."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pilotage.client.errors import ServerRefused
+from pilotage.client.server import path_of
+from pilotage.model.records import Annotation, JobRecord
+from pilotage.ports.records import DamagedPart, StoredRecord
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+
+
+class ServedRecords:
+    """The records of one server; parts are asked for by the job that was read last and has them."""
+
+    def __init__(self, server: Server) -> None:
+        """Take the connection, which stays open until `close`."""
+        self._server = server
+        self._jobs: dict[str, str] = {}  # a job that has each part
+
+    def record(self, job: str, revision: int | None = None) -> JobRecord | None:
+        """A record, the newest revision unless another is named; None if there is none."""
+        answer = self._answer(job, revision)
+        if answer is None:
+            return None
+        record = msgspec.convert(answer["record"], JobRecord)
+        self._jobs |= {part.sha256: job for part in record.parts}
+        return record
+
+    def revisions(self, job: str) -> list[StoredRecord]:
+        """Every revision of a job's record, the oldest first."""
+        answer = self._answer(job, None)
+        return msgspec.convert(answer["revisions"], list[StoredRecord]) if answer is not None else []
+
+    def annotations(self, job: str) -> list[Annotation]:
+        """What was added to a record, in the order of time."""
+        answer = self._answer(job, None)
+        found = msgspec.convert(answer["annotations"], list[Annotation]) if answer is not None else []
+        self._jobs |= {each.part.sha256: job for each in found if each.part is not None}
+        return found
+
+    def content(self, sha256: str) -> bytes:
+        """The content of a part of a record that was read before, verified."""
+        job = self._jobs.get(sha256)
+        if job is None:
+            raise DamagedPart("no record that was read has it", subject=f"part {sha256}")
+        content = self._server.content(path_of("records", job, "parts", sha256))
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise DamagedPart("its content does not match its digest", subject=f"part {sha256}")
+        return content
+
+    def find(self, *, owner: str, submitted_from: float, submitted_before: float) -> list[StoredRecord]:
+        """The newest records of an owner whose jobs were submitted in an interval; of an empty owner, your own."""
+        parameters: dict[str, str | int | float | None] = {
+            "owner": owner or None,
+            "submitted_from": submitted_from,
+            "submitted_before": submitted_before,
+        }
+        return msgspec.convert(self._server.get(path_of("records"), parameters)["records"], list[StoredRecord])
+
+    def make(self, job: str) -> JobRecord:
+        """Have the record of a job made that is over, unless it is current."""
+        return msgspec.convert(self._server.post(path_of("jobs", job, "record"))["record"], JobRecord)
+
+    def annotate(self, job: str, name: str, text: str) -> None:
+        """Add a text to a record."""
+        self._server.post(path_of("records", job, "annotations"), {"name": name, "text": text})
+
+    def attach(self, job: str, name: str, content: bytes) -> None:
+        """Add the content of a file to a record."""
+        self._server.upload(path_of("records", job, "annotations", name), content)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+
+    def _answer(self, job: str, revision: int | None) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._server.get(path_of("records", job), {"revision": revision})
+        except ServerRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
+        return found
+
+
+def records_at(server: Server) -> ServedRecords:
+    """The records of a server."""
+    return ServedRecords(server)
+
+
+def record_to_show(records: ServedRecords, job: str, revision: int | None = None) -> JobRecord:
+    """The record of a job; one that is over and has none gets it now. Raises `ServerRefused`."""
+    found = records.record(job, revision)
+    if found is not None:
+        return found
+    if revision is not None:
+        raise ServerRefused(
+            f"there is no revision {revision} of the record", subject=f"job {job}", status=404, code="unknown_record"
+        )
+    records.make(job)
+    made = records.record(job)
+    assert made is not None
+    return made

@@ -1,0 +1,190 @@
+"""`pilotage provenance show`, `list`, `annotate` and `keep`: the records of jobs, as a user sees and extends them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pilotage.cli.shared.output import emit, one_line, print_message, table
+from pilotage.cli.shared.server import connect_or_start, connect_to_read, json_option, server_option
+from pilotage.model.texts import moment, size_text
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.model.records import Annotation, JobRecord, RecordNode
+
+PARTS_SHOWN_MAX = 40
+
+
+@click.command()
+@click.argument("job")
+@click.option("--revision", type=click.IntRange(min=1), help="Show an earlier revision.")
+@click.option("--part", metavar="NAME", help="Write the content of a part to standard output.")
+@json_option
+@server_option
+def show(
+    job: str, revision: int | None, part: str | None, server: str | None, token_file: str | None, *, as_json: bool
+) -> None:
+    """Show the record of a job: what was run, where and with what, and what was added later.
+
+    JOB is an id, or a name for the newest job of that name. A job that is over and has no record yet gets it now. NAME is the
+    name of a part, or the beginning of its sha256.
+    """
+    from pilotage.app.provenance.served_records import record_to_show, records_at
+
+    with connect_to_read(server, token_file) as connection:
+        records = records_at(connection)
+        record = record_to_show(records, recorded_job(connection, job), revision)
+        if part is not None:
+            _write(records.content(_digest(record, part)))
+            return
+        revisions, annotations = records.revisions(record.job), records.annotations(record.job)
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"record": record, "revisions": revisions, "annotations": annotations})])
+    else:
+        emit(_lines(record, len(revisions), annotations))
+
+
+def recorded_job(connection: Server, word: str) -> str:
+    """The id of a job from its id or name; a word that the book does not know may be the id of a record."""
+    from pilotage.cli.shared.job_names import find_job_to_show
+    from pilotage.client import ServerRefused
+
+    try:
+        return find_job_to_show(connection, word)
+    except ServerRefused:
+        return word
+
+
+def _digest(record: JobRecord, word: str) -> str:
+    for part in record.parts:
+        if part.name == word or (len(word) >= 6 and part.sha256.startswith(word)):
+            return part.sha256
+    names = ", ".join(part.name for part in record.parts[:10])
+    raise click.UsageError(f"The record of {record.job} has no part {word!r}. Its parts: {names}.")
+
+
+def _write(content: bytes) -> None:
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def _lines(record: JobRecord, revisions: int, annotations: list[Annotation]) -> Iterator[str]:
+    yield f"{record.job} ({record.name}): {record.state}, revision {record.revision} of {revisions}\n"
+    yield f"  of {record.owner}, submitted {moment(record.submitted_at)}, over {moment(record.ended_at)}\n"
+    if record.tags:
+        yield f"  tags: {', '.join(f'{name}={one_line(value)}' for name, value in sorted(record.tags.items()))}\n"
+    for node in record.nodes:
+        yield f"  {_node(node)}\n"
+    yield "\n"
+    rows = [(each.kind, each.name, size_text(each.size_bytes), each.sha256[:12]) for each in record.parts]
+    yield from table(rows[:PARTS_SHOWN_MAX], header=("PART", "NAME", "SIZE", "SHA256"))
+    if len(rows) > PARTS_SHOWN_MAX:
+        yield f"… and {len(rows) - PARTS_SHOWN_MAX:,} more parts\n"
+    if annotations:
+        yield "\nadded later:\n"
+        for each in annotations:
+            what = one_line(each.text) if each.part is None else f"a file of {size_text(each.part.size_bytes)}"
+            yield f"  {moment(each.at)} {each.author}: {each.name} = {what}\n"
+
+
+def _node(node: RecordNode) -> str:
+    software = ", ".join(f"{name} {version}" for name, version in sorted(node.software.items()))
+    parts = [f"{node.node} at {node.site}" if node.site else node.node, node.system, f"{node.cores} cores", software]
+    return ", ".join(part for part in parts if part)
+
+
+@click.command("list")
+@click.option("--owner", help="Records of this owner; without it, your own.")
+@click.option("--from", "first", metavar="DATE", help="Jobs submitted on this day or later, such as 2026-01-31.")
+@click.option("--before", metavar="DATE", help="Jobs submitted before this day.")
+@json_option
+@server_option
+def list_records(
+    owner: str | None,
+    first: str | None,
+    before: str | None,
+    server: str | None,
+    token_file: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """List the records of an owner, by the time of submission."""
+    from pilotage.app.provenance.served_records import records_at
+
+    with connect_to_read(server, token_file) as connection:
+        found = records_at(connection).find(
+            owner=owner or "", submitted_from=_day(first) or 0.0, submitted_before=_day(before) or 0.0
+        )
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"records": found})])
+    else:
+        rows = ((each.job, each.owner, moment(each.submitted_at), each.revision) for each in found)
+        emit(table(rows, header=("JOB", "OWNER", "SUBMITTED", "REVISION")))
+
+
+def _day(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        raise click.UsageError(f"{text!r} is not a day: write it as 2026-01-31.") from None
+
+
+@click.command()
+@click.argument("job")
+@click.argument("words", nargs=-1, required=True, metavar="NAME=VALUE|NAME=@FILE...")
+@server_option
+def annotate(job: str, words: tuple[str, ...], server: str | None, token_file: str | None) -> None:
+    """Add texts or files to the record of a job, with your name and the time.
+
+    Earlier annotations of the same name stay; `pilotage provenance find` uses the latest. @FILE adds the content of a file.
+    """
+    from pilotage.app.provenance.served_records import record_to_show, records_at
+    from pilotage.client.send import check_tag, split_fields
+
+    given = split_fields(words)
+    files = {name: Path(value[1:]) for name, value in given.items() if value.startswith("@")}
+    for name, value in given.items():
+        check_tag(name, value if name not in files else "")
+    contents = {name: _read(file) for name, file in files.items()}
+    with connect_or_start(server, token_file) as connection:
+        records = records_at(connection)
+        record = record_to_show(records, recorded_job(connection, job))
+        for name, value in given.items():
+            if name in contents:
+                records.attach(record.job, name, contents[name])
+            else:
+                records.annotate(record.job, name, value)
+    print_message(f"added to the record of {record.job}: {', '.join(given)}")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}.") from None
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@server_option
+def keep(jobs: tuple[str, ...], server: str | None, token_file: str | None) -> None:
+    """Make the records of jobs that are over now, without waiting for the service to do it."""
+    from pilotage.app.provenance.served_records import records_at
+
+    with connect_to_read(server, token_file) as connection:
+        records = records_at(connection)
+        for job in jobs:
+            made = records.make(recorded_job(connection, job))
+            print_message(f"{made.job} is recorded: revision {made.revision}")

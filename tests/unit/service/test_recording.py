@@ -1,0 +1,169 @@
+"""A service makes the records of jobs that are over, by itself, and purges none without."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.records.folder import FolderRecords
+from pilotage.book.fold.join import Receipt
+from pilotage.model.events.payloads import Noted
+from pilotage.model.settings.settings import ProvenanceSettings, RetentionSettings
+from pilotage.ports.records import RecordStore, RecordStoreError
+from pilotage.service.journal.recording import RecordKeeping
+from pilotage.service.journal.retention import Retention
+from pilotage.service.journal.writer import BatchCommitter
+from tests.kit.events import START, StandingClock, Stream, a_short_job
+
+DAY_SECONDS = 86_400.0
+
+
+class Place:
+    """A book with a finished job, and a folder for records that can be made to fail."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = StandingClock(START)
+        self.journal = SqliteJournal(folder / "book")
+        self.take = BatchCommitter(self.journal, clock=self.clock).take
+        self.by = Stream("service", "core")
+        self.take(a_short_job(stream=self.by))
+        self.broken = False
+        self.committed = threading.Event()
+
+    def open(self, *, writes: bool) -> RecordStore:
+        if self.broken:
+            raise RecordStoreError("cannot be used: No space left on device")
+        store = FolderRecords(self.folder / "records", writes=writes)
+        commit = store.commit
+
+        def told(records: object) -> list[int]:
+            found = commit(records)  # type: ignore[arg-type]
+            self.committed.set()
+            return found
+
+        store.commit = told  # type: ignore[method-assign,assignment]
+        return store
+
+    def keeping(self, *, writes: bool = True, **settings: float) -> RecordKeeping:
+        chosen = ProvenanceSettings(**({"recorded_after_seconds": 0.1} | settings))  # type: ignore[arg-type]
+        return RecordKeeping(self.journal, settings=chosen, open_store=self.open, clock=self.clock, writes=writes)
+
+    def retention(self, records: RecordKeeping) -> Retention:
+        return Retention(
+            self.journal,
+            settings=RetentionSettings(sealed_after_seconds=1e9),
+            keep=self._keep,
+            identity=lambda: ("retention", next(self._numbers)),
+            records=records,
+        )
+
+    _numbers = iter(range(1, 100))
+
+    def _keep(self, events: object) -> Receipt:
+        return self.take(events)  # type: ignore[arg-type]
+
+    def revisions(self) -> list[int]:
+        store = FolderRecords(self.folder / "records", writes=False)
+        try:
+            return [each.revision for each in store.revisions("j1")]
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.journal.close()
+
+
+@pytest.fixture
+def started(place: Place) -> Iterator[Callable[[], RecordKeeping]]:
+    running: list[RecordKeeping] = []
+
+    def start() -> RecordKeeping:
+        keeping = place.keeping()
+        running.append(keeping)
+        keeping.start()
+        return keeping
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+def test_a_job_that_ended_under_an_earlier_service_is_recorded(
+    place: Place, started: Callable[[], RecordKeeping]
+) -> None:
+    started()
+    assert place.committed.wait(60)
+    assert place.revisions() == [1]
+
+
+def test_a_late_event_makes_another_revision(place: Place, started: Callable[[], RecordKeeping]) -> None:
+    keeping = started()
+    assert place.committed.wait(60)
+    place.committed.clear()
+    place.clock.at += 5
+    place.take([place.by.event(Noted(text="late"), job="j1")])
+    keeping.note(["j1"])
+    assert place.committed.wait(60)
+    assert place.revisions() == [1, 2]
+
+
+def test_a_service_that_stops_records_what_has_ended(place: Place) -> None:
+    keeping = place.keeping(recorded_after_seconds=1000.0)
+    keeping.start()
+    keeping.note(["j1"])
+    keeping.stop()
+    assert place.revisions() == [1]
+
+
+def test_no_job_is_purged_before_its_record_is_made(place: Place) -> None:
+    place.broken = True
+    records = place.keeping()
+    retention = place.retention(records)
+    place.clock.at += 31 * DAY_SECONDS
+    assert [each.deed for each in retention.apply(place.clock.at).actions] == ["clear"]
+    place.clock.at += 8 * DAY_SECONDS
+    assert retention.apply(place.clock.at).actions == []  # neither recorded nor purged
+    row = place.journal.job("j1")
+    assert row is not None
+    assert row.place == "live"
+    place.broken = False
+    assert [each.deed for each in retention.apply(place.clock.at).actions] == ["record"]
+    assert [each.deed for each in retention.apply(place.clock.at).actions] == ["purge"]
+    records.close()
+    assert place.revisions() == [1]
+
+
+def test_a_record_whose_time_is_over_is_deleted_and_not_made_again(place: Place) -> None:
+    records = place.keeping(kept_days=10.0)
+    assert records.record("j1") is not None
+    place.clock.at += 9 * DAY_SECONDS
+    assert records.delete_expired() == 0
+    place.clock.at += 2 * DAY_SECONDS
+    assert records.delete_expired() == 1
+    row = place.journal.job("j1")
+    assert row is not None
+    assert records.is_recorded(row)
+    assert records.store().revisions("j1") == []
+    assert list(records.store().check()) == []
+    records.close()
+
+
+def test_where_no_service_runs_the_storage_is_locked_only_while_a_record_is_made(place: Place) -> None:
+    records = place.keeping(writes=False)
+    row = place.journal.job("j1")
+    assert row is not None
+    assert not records.is_recorded(row)
+    assert not (place.folder / "records").exists()
+    assert records.record("j1") is not None
+    assert records.is_recorded(row)
+    FolderRecords(place.folder / "records").close()  # another may write now
+    records.close()
