@@ -178,9 +178,11 @@ def test_uploads_are_checked_as_records_made_here(client: Client, other: Client)
 def test_a_life_log_of_another_job_is_refused(client: Client, other: Client) -> None:
     record = recorded(client) | {"job": "k"}
     answer = asked(other, "PUT", "/v1/records/k", content=msgspec.json.encode(record)).json()
+    answers = []
     for sha256 in answer["missing"]:
         content = asked(client, "GET", f"/v1/records/j/parts/{sha256}").content
-        last = asked(other, "PUT", f"/v1/records/k/parts/{sha256}", content=content)
+        answers.append(asked(other, "PUT", f"/v1/records/k/parts/{sha256}", content=content))
+    last = answers[-1]
     assert (last.status_code, last.json()["error"]["code"]) == (400, "bad_record")
     assert asked(other, "GET", "/v1/records/k").status_code == 404
 

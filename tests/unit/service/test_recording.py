@@ -46,7 +46,7 @@ class Place:
             self.committed.set()
             return found
 
-        store.commit = told  # type: ignore[method-assign,assignment]
+        store.commit = told  # type: ignore[method-assign]
         return store
 
     def keeping(self, *, writes: bool = True, **settings: float) -> RecordKeeping:
