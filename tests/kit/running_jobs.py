@@ -96,6 +96,9 @@ class FakeJobs:
         self.left_behind: list[str] = []
         self.pending_effects: Future[None] | None = None
 
+    def inputs_pending(self, job: str) -> bool:
+        return False
+
     @property
     def tree(self) -> JobTree:
         return cast("JobTree", self.files)

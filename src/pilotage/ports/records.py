@@ -19,6 +19,12 @@ class NoRecords(RecordStoreError):
     """There are no records in this place: none of its jobs is over, or its settings say that none are kept."""
 
 
+class RecordNotReady(RecordStoreError):
+    """Something of the job is still being worked out, such as checksums of its inputs; ask again soon."""
+
+    retryable = True
+
+
 class DamagedPart(RecordStoreError):
     """A stored part does not have the content that its name promises. `pilotage provenance fsck` names all such parts."""
 

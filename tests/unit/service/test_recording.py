@@ -13,7 +13,7 @@ from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.fold.join import Receipt
 from pilotage.model.events.payloads import Noted
 from pilotage.model.settings.settings import ProvenanceSettings, RetentionSettings
-from pilotage.ports.records import RecordStore, RecordStoreError
+from pilotage.ports.records import RecordNotReady, RecordStore, RecordStoreError
 from pilotage.service.journal.recording import RecordKeeping
 from pilotage.service.journal.retention import Retention
 from pilotage.service.journal.writer import BatchCommitter
@@ -51,7 +51,21 @@ class Place:
 
     def keeping(self, *, writes: bool = True, **settings: float) -> RecordKeeping:
         chosen = ProvenanceSettings(**({"recorded_after_seconds": 0.1} | settings))  # type: ignore[arg-type]
-        return RecordKeeping(self.journal, settings=chosen, open_store=self.open, clock=self.clock, writes=writes)
+        return RecordKeeping(
+            self.journal,
+            settings=chosen,
+            open_store=self.open,
+            clock=self.clock,
+            is_incomplete=self._looked_at,
+            writes=writes,
+        )
+
+    incomplete = 0  # how often the job is still incomplete
+    looks = 0
+
+    def _looked_at(self, _: str) -> bool:
+        self.looks += 1
+        return self.looks <= self.incomplete
 
     def retention(self, records: RecordKeeping) -> Retention:
         return Retention(
@@ -167,3 +181,15 @@ def test_where_no_service_runs_the_storage_is_locked_only_while_a_record_is_made
     assert records.is_recorded(row)
     FolderRecords(place.folder / "records").close()  # another may write now
     records.close()
+
+
+def test_a_record_waits_for_checksums_that_are_being_worked_out(
+    place: Place, started: Callable[[], RecordKeeping]
+) -> None:
+    place.incomplete = 2
+    with pytest.raises(RecordNotReady, match="still being worked out"):
+        place.keeping().record("j1")
+    started()
+    assert place.committed.wait(60)
+    assert place.looks >= 3
+    assert place.revisions() == [1]

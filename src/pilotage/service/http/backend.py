@@ -52,6 +52,10 @@ class JobRunner(Protocol):
         """Why it stopped running jobs without being told to; empty while it works."""
         ...
 
+    def inputs_pending(self, job: str) -> bool:
+        """Whether checksums of the inputs of a finished job are still being worked out."""
+        ...
+
     @property
     def tree(self) -> JobTree:
         """The files of its jobs."""

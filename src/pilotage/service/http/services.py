@@ -277,6 +277,7 @@ class Services:
                 clock=clock,
                 logs=self._logs,
                 outputs=self._outputs,
+                is_incomplete=self._inputs_pending,
                 writes=not at_rest,
             )
         self.housekeeping = Housekeeping(
@@ -311,6 +312,10 @@ class Services:
     def _logs(self) -> AttemptLogs | None:
         """What the attempts printed that ran here."""
         return self.backend.jobs.logs if self.backend is not None else None
+
+    def _inputs_pending(self, job: str) -> bool:
+        """Whether checksums of the inputs of a job that ran here are still being worked out."""
+        return self.backend is not None and self.backend.jobs.inputs_pending(job)
 
     def _outputs(self, row: JobRow) -> Callable[[str, int], bytes] | None:
         """What reads the outputs of a job that ran here."""

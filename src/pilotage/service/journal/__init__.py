@@ -1,3 +1,3 @@
 """Writes the book, as its only writer; retains, purges and rebuilds it."""
 
-__all__ = ["rebuild", "retention", "writer"]
+__all__ = ["rebuild", "record_uploads", "recording", "retention", "writer"]

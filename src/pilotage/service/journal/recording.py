@@ -57,15 +57,20 @@ class RecordKeeping:
         clock: Clock,
         logs: Callable[[], AttemptLogs | None] = lambda: None,
         outputs: ReadOutputs = lambda _: None,
+        is_incomplete: Callable[[str], bool] = lambda _: False,
         writes: bool = True,
     ) -> None:
-        """Nothing is opened and nothing runs yet. Without `writes`, the storage is opened for reading until a record is made."""
+        """Nothing is opened and nothing runs yet. Without `writes`, the storage is opened for reading until a record is made.
+
+        `is_incomplete` says whether something of a finished job is still being worked out, such as checksums of its inputs.
+        """
         self._journal = journal
         self._settings = settings
         self._open_store = open_store
         self._clock = clock
         self._logs = logs
         self._outputs = outputs
+        self._is_incomplete = is_incomplete
         self._writes = writes
         self.uploads = RecordUploads()
         self._guard = threading.RLock()  # one record is made at a time
@@ -116,8 +121,15 @@ class RecordKeeping:
             return False  # it is not there to be read, and made when the first record is
 
     def record(self, job: str) -> JobRecord | None:
-        """Make the record of a job that is over, unless it is current; None if the job is not over or was purged."""
+        """Make the record of a job that is over, unless it is current; None if the job is not over or was purged.
+
+        Raises `RecordNotReady` while something of it is still being worked out.
+        """
+        from pilotage.ports.records import RecordNotReady
         from pilotage.provenance.recorder import Recorder
+
+        if self._is_incomplete(job):
+            raise RecordNotReady("the checksums of its inputs are still being worked out", subject=f"job {job}")
 
         row = self._journal.job(job)
         read = self._outputs(row) if row is not None else None
@@ -221,7 +233,9 @@ class RecordKeeping:
                 row = self._journal.job(job)
                 if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._is_expired(row):
                     continue
-                if not stopping or row.expected <= STOPPING_PACKAGES_MAX:
+                if not stopping and self._is_incomplete(job):
+                    again.add(job)
+                elif not stopping or row.expected <= STOPPING_PACKAGES_MAX:
                     self.record(job)
             except PilotageError as fault:
                 # Housekeeping tries again, and purges no job without a record.

@@ -1,3 +1,3 @@
 """Defines the HTTP routes, by subject."""
 
-__all__ = ["agents", "events", "jobs", "operations", "outputs", "sites", "subscriptions", "system"]
+__all__ = ["agents", "events", "jobs", "operations", "outputs", "records", "sites", "subscriptions", "system"]
