@@ -155,7 +155,7 @@ class Jobs:
 
 
 def _read(data: Any, kind: type[Result]) -> Result:
-    return msgspec.convert(data, kind, strict=False)
+    return msgspec.convert(data, kind)
 
 
 def _key() -> str:
