@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,16 @@ def test_a_file_goes_there_and_comes_back(store: Store, at: At, source: Path, tm
     assert store.fetch(at("deep/a.dat"), str(target)) == put
     assert target.read_bytes() == b"data"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "source", "there"]  # and no draft
+
+
+def test_a_copy_may_be_read_by_everyone_whatever_the_source_allows(
+    store: Store, at: At, source: Path, tmp_path: Path
+) -> None:
+    source.chmod(0o600)
+    store.put(str(source), at("a.dat"))
+    store.fetch(at("a.dat"), str(tmp_path / "back"))
+    copies = tmp_path / "there" / "a.dat", tmp_path / "back"
+    assert [stat.S_IMODE(each.stat().st_mode) for each in copies] == [0o644, 0o644]
 
 
 def test_what_is_not_there_is_said_to_be(store: Store, at: At, tmp_path: Path) -> None:

@@ -87,6 +87,12 @@ def test_equal_sources_make_equal_archives_in_every_process() -> None:
     assert made[0].stdout == made[1].stdout == archive()
 
 
+def test_entries_of_the_archive_are_plain_files_of_no_particular_time(agent: Path) -> None:
+    entries = zipfile.ZipFile(agent).infolist()
+    assert {each.external_attr >> 16 for each in entries} == {0o644}
+    assert {each.date_time for each in entries} == {(1980, 1, 1, 0, 0, 0)}
+
+
 def test_the_archive_holds_the_agent_and_nothing_else(agent: Path) -> None:
     modules = {name for name in zipfile.ZipFile(agent).namelist() if name.endswith(".py")}
     assert {"__main__.py", "pilotage/__init__.py", "pilotage/agent/pilot/pilot.py"} <= modules

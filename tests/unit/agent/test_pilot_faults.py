@@ -371,6 +371,15 @@ def test_a_lock_that_somebody_died_over_before_it_had_its_name_is_removed_and_no
     os.close(held)
 
 
+def test_a_lock_that_cannot_be_opened_hides_no_other(tmp_path: Path) -> None:
+    os.close(_dead_pilot(tmp_path))
+    (tmp_path / "a.lock").symlink_to("removed-meanwhile")
+    (tmp_path / "z.lock").symlink_to("removed-meanwhile")
+    (dead,) = find_dead_pilots(tmp_path)
+    assert dead.pilot == "dead.1"
+    release_lock(dead)
+
+
 def test_a_pilot_whose_lock_is_taken_for_a_dead_one_s_claims_its_name_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.adapters.sites.local import LocalSettings, LocalSite
@@ -28,6 +30,17 @@ sleep 1000
 """
 ALL = ("main", "marked", "unmarked")
 
+# Makes its folder again as often as it is removed.
+UNTIRING = """
+import contextlib, pathlib, sys
+folder, told = map(pathlib.Path, sys.argv[1:])
+told.touch()
+while True:
+    with contextlib.suppress(FileNotFoundError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "left").touch()
+"""
+
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -40,11 +53,11 @@ class Scene:
     def __init__(self, folder: Path, agent: Path, service: AgentService) -> None:
         self.folder = folder
         self.service = service
-        settings = LocalSettings(
+        self.settings = LocalSettings(
             site="here", state=folder / "state", agent=agent, server=service.address, grace_seconds=1.0,
             capacity=Capacity(cores_hundredths=200), idle_seconds=60.0,
         )  # fmt: skip
-        self.site = LocalSite(settings)
+        self.site = LocalSite(self.settings)
 
     def begin(self, key: str = "here-1") -> int:
         self.ref = self.service.give(1, ("/bin/sh", "-c", STUBBORN.format(self.folder)), folder=self.folder)
@@ -164,6 +177,20 @@ def test_a_cancelled_attempt_takes_its_daemons_with_it_and_the_pilot_goes_on(sce
     scene.service.wait_for(lambda: other in scene.service.finished)
     assert scene.service.finished[other]["exit_code"] == "SUCCESS"
     assert isinstance(other, AttemptRef)
+
+
+def test_what_runs_when_a_pilot_gives_up_on_its_service_is_ended_before_its_folder_is_removed(scene: Scene) -> None:
+    (scene.folder / "untiring.py").write_text(UNTIRING)
+    told = scene.folder / "told"
+    command = f"env -i setsid {sys.executable} {scene.folder}/untiring.py $PWD/work {told} & sleep 1000"
+    scene.service.give(1, ("/bin/sh", "-c", command), folder=scene.folder)
+    hasty = LocalSite(msgspec.structs.replace(scene.settings, outlive_seconds=1.0))
+    hasty.submit_pilots("here-1")
+    wait_until(told.exists)
+    scene.service.stop()
+    wait_for_end(hasty)
+    hasty.close()
+    assert list((scene.folder / "state" / "scratch").iterdir()) == []
 
 
 def test_sweeping_ends_only_what_carries_the_mark() -> None:

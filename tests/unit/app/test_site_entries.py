@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pilotage.adapters.settings.settings_files import SitesFileError, read_file, sites_file, write_file
+from pilotage.adapters.settings.settings_files import (
+    SITES_BYTES_MAX,
+    SitesFileError,
+    read_file,
+    sites_file,
+    write_file,
+)
 from pilotage.app.documents.documents import examine
 from pilotage.app.sites.entries import SiteRefused, add_entry, known_sites, remove_entry, schema
 from pilotage.model.errors import DocumentError
@@ -113,6 +119,19 @@ def test_a_file_that_somebody_changed_meanwhile_is_not_overwritten(tmp_path: Pat
     with pytest.raises(SitesFileError, match="was changed meanwhile"):
         write_file(file, "x", before=kept)
     assert [each.name for each in tmp_path.iterdir()] == ["sites.yaml"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_file_is_read_up_to_the_largest_size(tmp_path: Path, more: int) -> None:
+    file = tmp_path / "sites.yaml"
+    file.write_bytes(b"#" * (SITES_BYTES_MAX + more))
+    if more:
+        with pytest.raises(SitesFileError, match=f"larger than {SITES_BYTES_MAX} bytes"):
+            read_file(file)
+    else:
+        found = read_file(file)
+        assert found is not None
+        assert len(found.content) == SITES_BYTES_MAX
 
 
 @given(st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), unique=True, min_size=1, max_size=5), st.data())

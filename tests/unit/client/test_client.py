@@ -414,6 +414,21 @@ def test_counts_add_up(canned: CannedServer, server: Server) -> None:
         count([gone], Question(target="packages", query="all", limit=1))
 
 
+def test_words_and_records_are_asked_for_with_packages_only(canned: CannedServer, server: Server) -> None:
+    canned.answer("/v1/packages", {"packages": [], "next": None})
+    canned.answer("/v1/jobs", {"jobs": [], "next": None})
+    for question in (
+        Question(target="packages", query="all", limit=5),
+        Question(target="packages", query="all", limit=5, binaries=True),
+        Question(target="jobs", query="all", limit=5, binaries=True),
+    ):
+        find([server], question)
+    plain = {"query": "all", "limit": "5"}
+    assert [asked.parameters for asked in canned.asked] == [
+        {**plain, "words": "1"}, {**plain, "words": "1", "binaries": "1"}, plain,
+    ]  # fmt: skip
+
+
 @given(text=st.text(max_size=60))
 def test_what_is_no_cursor_is_refused(text: str) -> None:
     servers: Any = [FakePages("http://a", [1], size=1), FakePages("http://b", [2], size=1)]
@@ -429,6 +444,15 @@ def test_a_cursor_of_other_servers_is_refused() -> None:
     assert answer.next is not None
     with pytest.raises(BadCursor, match="belongs to other servers"):
         find(servers[1:], question, cursor=answer.next)
+
+
+def test_a_cursor_with_anything_else_in_it_is_refused() -> None:
+    servers: Any = [FakePages(f"http://{name}", [1, 2], size=1) for name in "ab"]
+    question = Question(target="packages", query="all", limit=1)
+    answer = find(servers, question)
+    assert answer.next is not None
+    with pytest.raises(BadCursor, match="not a cursor"):
+        find(servers, question, cursor=f"!!!!{answer.next}")
 
 
 def test_a_package_sorts_by_its_numbers(canned: CannedServer, server: Server) -> None:

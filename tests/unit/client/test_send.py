@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pilotage.agent.delivery.producer import Subject, read_environment
-from pilotage.client.send import compose
+from pilotage.client.finding import Address
+from pilotage.client.send import compose, log_events
+from tests.kit.canned_server import canned_server
 
 INSIDE = read_environment({
     "PILOTAGE_JOB": "j1", "PILOTAGE_PACKAGE": "1.1.1", "PILOTAGE_ATTEMPT": "2", "PILOTAGE_EPOCH": "4"
@@ -27,3 +31,29 @@ def test_only_an_event_of_its_own_package_has_the_epoch_of_an_attempt(
         "Noted", fields=(), data={"text": "x"}, subject=subject, environment=INSIDE, source="client", epoch=given
     )
     assert event.epoch == epoch
+
+
+@pytest.mark.parametrize("deliver_seconds, asked", [(0.0, []), (1.0, ["/v1/position", "/v1/events"])])
+def test_the_position_of_the_book_is_learned_before_the_first_event_if_there_is_any_time(
+    tmp_path: Path, deliver_seconds: float, asked: list[str]
+) -> None:
+    event = compose(
+        "Noted",
+        fields=(),
+        data={"text": "x"},
+        subject=Subject("j", None, None),
+        environment=read_environment({}),
+        source="client",
+    )
+    with canned_server() as server:
+        server.answer("/v1/position", {"position": 7})
+        server.answer("/v1/events", {"position": 8, "kept": 1, "repeated": 0, "parked": 0, "refused": []})
+        log_events(
+            [event],
+            address=Address(url=server.url),
+            source="client",
+            spool=str(tmp_path),
+            environment={},
+            deliver_seconds=deliver_seconds,
+        )
+        assert [each.path for each in server.asked] == asked

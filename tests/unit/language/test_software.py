@@ -123,6 +123,20 @@ def test_a_reference_that_leads_nowhere_is_refused_with_a_near_name(stage: str, 
 
 
 @pytest.mark.parametrize(
+    "stage, message",
+    [
+        ("{software: reco, job_type: mpj}", "the software 'reco' has no execution for the job type 'mpj'"),
+        (
+            "{software: reco, job_type: mpj, platform: linux-arm}",
+            "the software 'reco' has no execution for the job type 'mpj' on the platform 'linux-arm'",
+        ),
+    ],
+)
+def test_a_missing_execution_names_the_platform_if_one_is_asked_for(stage: str, message: str) -> None:
+    assert only_fault(f"stages:\n  - {stage}\n", head=SOFTWARE).message == message
+
+
+@pytest.mark.parametrize(
     "setting, code",
     [("{quue: long}", "unknown-setting"), ("{cores: many}", "wrong-type"), ("{memory_bytes: 2 bananas}", "wrong-type")],
 )

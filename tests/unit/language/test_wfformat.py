@@ -189,6 +189,12 @@ def test_a_file_outside_the_tree_gets_a_name_in_it(id_: str, name: str, locator:
     assert (given.name, given.locator) == (name, locator)
 
 
+def test_a_listed_file_outside_the_tree_is_named_and_counted_once() -> None:
+    one = instance(task("a", inputFiles=["/data/x"]), files=[{"id": "/data/x", "sizeInBytes": 3}])
+    assert packages_of(one)["a"].binaries[0].inputs[0].name == "data/x"
+    assert "1 names that lead elsewhere" in lost(one)["workflow.specification.files.id"]
+
+
 def test_two_files_never_become_one_by_being_brought_into_the_tree() -> None:
     one = instance(task("a", outputFiles=["x", "/x", "http://x", "./x"]))
     assert [output.name for output in packages_of(one)["a"].binaries[0].outputs] == ["x", "x-2", "x-3"]

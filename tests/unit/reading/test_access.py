@@ -19,6 +19,7 @@ from pilotage.reading.access import (
     Unauthenticated,
     allowed_events,
     digest_of,
+    left_to_engine,
     local_principal,
     may,
     require,
@@ -169,3 +170,10 @@ def test_nobody_takes_over_a_job_before_it_is_registered(kind: str, data: dict[s
     batch = checked(event(1, kind, data, job="j", source="client"))
     allowed, refused = allowed_events(BOB, batch, find_job=lambda _: None)
     assert (list(allowed), [each.code for each in refused]) == ([], ["forbidden"])
+
+
+def test_what_concerns_no_job_is_logged_by_the_engine_and_its_agents_only() -> None:
+    node = event(1, "NodeDescribed", {"node": "wn1"}, source="client", pilot="p")
+    allowed, [refusal] = left_to_engine(checked(node), find_job=lambda _: None)
+    assert (allowed, refusal.code) == ([], "forbidden")
+    assert refusal.message == "only this service and its agents may log this event"

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from pilotage.adapters.journals.postgres.journal import PostgresJournal
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.book.query import parse
 from pilotage.book.rows.rows import JobRow
 from pilotage.model.jobs.layout import PackageId
+from pilotage.ports import Journal
 from pilotage.reading import packages
 from pilotage.reading.packages import count_of, packages_of
 from pilotage.service.journal.writer import BatchCommitter
+from tests.engines.postgres import PostgresServer
 from tests.kit.served_book import WallClock, event
 
 SHAPED = [PackageId(1, line, number) for line in (1, 2, 3, 4) for number in (1, 2)]
@@ -24,8 +28,8 @@ EVERYONE = sorted([*SHAPED, PackageId(1, 2, 9), PackageId(2, 5, 5), *LATER])
 """Every package: those of two known stages, and two that only their own events tell of."""
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteJournal]:
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
     stages = [
         {"items": 2, "templates": [{"lines": 2, "activities": ["reco", "merge"]}]},
         {"late": True},
@@ -37,21 +41,30 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteJournal]
         event(2, "JobAccepted", job="j"),
         *[event(n, "Bound", {"site": "lyon"}, job="j", package=place) for n, place in enumerate(heard, 3)],
     ]
-    journal = SqliteJournal(tmp_path_factory.mktemp("book"), durable=False)
-    receipt = BatchCommitter(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
-    assert receipt.refused == []
-    yield journal
-    journal.close()
+    with ExitStack() as stack:
+        journal: Journal
+        if request.param == "sqlite":
+            journal = SqliteJournal(tmp_path_factory.mktemp("book"), durable=False)
+        else:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            server.ensure_running()
+            url = server.database()
+            stack.callback(server.drop, url)
+            journal = PostgresJournal(url)
+        stack.callback(journal.close)
+        receipt = BatchCommitter(journal, clock=WallClock()).take_batch(msgspec.json.encode({"events": events}))
+        assert receipt.refused == []
+        yield journal
 
 
 @pytest.fixture
-def job(journal: SqliteJournal) -> JobRow:
+def job(journal: Journal) -> JobRow:
     row = journal.job("j")
     assert row is not None
     return row
 
 
-def everything(journal: SqliteJournal, job: JobRow, query: str, *, limit: int) -> list[PackageId]:
+def everything(journal: Journal, job: JobRow, query: str, *, limit: int) -> list[PackageId]:
     """Every page of a query, one behind the other."""
     found: list[PackageId] = []
     after = None
@@ -80,7 +93,7 @@ def everything(journal: SqliteJournal, job: JobRow, query: str, *, limit: int) -
     ],
 )  # fmt: skip
 def test_all_pages_together_are_what_was_asked_for_whatever_their_size(
-    journal: SqliteJournal,
+    journal: Journal,
     job: JobRow,
     monkeypatch: pytest.MonkeyPatch,
     query: str,
@@ -92,12 +105,12 @@ def test_all_pages_together_are_what_was_asked_for_whatever_their_size(
         assert everything(journal, job, query, limit=limit) == expected, limit
 
 
-def test_what_was_not_heard_of_knows_its_activity(journal: SqliteJournal, job: JobRow) -> None:
+def test_what_was_not_heard_of_knows_its_activity(journal: Journal, job: JobRow) -> None:
     page = packages_of(journal, job, parse("all"), after=PackageId(1, 3, 1), limit=2)
     assert [(each.activity, each.facts is None) for each in page.items] == [("merge", True), ("reco", False)]
 
 
-def test_a_package_is_found_by_its_place_heard_of_or_not(journal: SqliteJournal, job: JobRow) -> None:
+def test_a_package_is_found_by_its_place_heard_of_or_not(journal: Journal, job: JobRow) -> None:
     known = [place for place in EVERYONE if packages.package_of(journal, job, place) is not None]
     assert known == EVERYONE
     for absent in (PackageId(1, 5, 1), PackageId(1, 1, 3), PackageId(2, 1, 1), PackageId(4, 1, 1)):
@@ -141,7 +154,7 @@ def test_a_sealed_job_has_the_same_packages(tmp_path: Path) -> None:
         "package=1.3.1 and activity=merge",
     ],
 )
-def test_what_is_counted_is_what_is_listed(journal: SqliteJournal, job: JobRow, query: str) -> None:
+def test_what_is_counted_is_what_is_listed(journal: Journal, job: JobRow, query: str) -> None:
     assert count_of(journal, job, parse(query)) == len(everything(journal, job, query, limit=100))
 
 

@@ -429,6 +429,19 @@ def test_a_package_has_the_offset_of_its_node_from_utc_and_an_explanation_its_ac
     assert (explained["started_at"], explained["ended_at"]) == (get(client, path)["package"]["running_at"], None)
 
 
+def test_until_an_attempt_ends_its_node_is_that_of_its_pilot(client: Client) -> None:
+    a_day_of_work(client)
+    about = {"job": "j", "package": "1.2.2", "attempt": 1}
+    log(
+        client,
+        event(11, "AttemptCreated", {"site": "lyon", "lease_seconds": 60}, **about),
+        event(12, "AttemptStarted", {"pilot": "p"}, **about),
+        event(13, "PilotStarted", {"site": "lyon", "node": "wn2"}, pilot="p"),
+        event(14, "NodeDescribed", {"node": "wn2", "environment": {"utc_offset": "+05:30"}}, pilot="p"),
+    )
+    assert get(client, "/v1/jobs/j/packages/1.2.2")["utc_offset"] == "+05:30"
+
+
 def test_a_method_that_is_not_possible_names_those_that_are(client: Client) -> None:
     answer = client.delete("/v1/jobs")
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
