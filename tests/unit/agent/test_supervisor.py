@@ -30,15 +30,16 @@ sleep 1000
 """
 ALL = ("main", "marked", "unmarked")
 
-# Makes its folder again as often as it is removed.
+# Makes files in a folder without end. There are so many at first that more come while they are removed.
 UNTIRING = """
-import contextlib, pathlib, sys
+import contextlib, itertools, pathlib, sys
 folder, told = map(pathlib.Path, sys.argv[1:])
-told.touch()
-while True:
+folder.mkdir()
+for number in itertools.count():
     with contextlib.suppress(FileNotFoundError):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "left").touch()
+        (folder / str(number)).touch()
+    if number == 10_000:
+        told.touch()
 """
 
 
