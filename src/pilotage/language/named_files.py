@@ -144,6 +144,8 @@ def named_by(block: Block, definition: Definition) -> Iterator[str]:
     for script in (scripts.pre, scripts.post):
         if script is not None and (name := script_file([_constant(block.bound(text)) for text in script.run])):
             yield name
+    if definition.provenance.script and (name := script_file(definition.provenance.script)):
+        yield name
 
 
 def _words(block: Block, definition: Definition) -> Iterator[str]:

@@ -21,7 +21,7 @@ from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import AccessRule, OutputFile
-from pilotage.model.jobs.submission import CAPTURED, DEFINITION, FILE, Captured
+from pilotage.model.jobs.submission import CAPTURED, CUSTOM, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
 
 NODES_MAX = 1000
@@ -36,7 +36,7 @@ _NODE = re.compile(rb'"node":("(?:[^"\\]|\\.)*")')
 _SITE = re.compile(rb'"site":("(?:[^"\\]|\\.)*")')
 _MANIFEST = b'"manifest":['
 _EVENT, _END = b'{"event":', b'{"end":'
-_CONTENT_KINDS = ("definition", "list", "file")
+_CONTENT_KINDS = ("definition", "list", "file", "custom")
 _text = msgspec.json.Decoder(str).decode
 
 
@@ -289,7 +289,10 @@ def _kinds(row: JobRow, read_content: Callable[[str], bytes | None]) -> dict[str
             pass  # of a version with other fields: the files keep their numbers as names
     found: dict[str, tuple[PartKind, str]] = {}
     for name, sha256 in named.items():
-        found[sha256] = ("file", files.get(sha256, name)) if name.startswith(FILE) else ("list", name)
+        if name.startswith(CUSTOM):
+            found[sha256] = "custom", name[len(CUSTOM) :]
+        else:
+            found[sha256] = ("file", files.get(sha256, name)) if name.startswith(FILE) else ("list", name)
     for sha256, name in files.items():
         found.setdefault(sha256, ("file", name))
     if row.definition is not None:

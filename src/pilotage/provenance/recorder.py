@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
 from pilotage.book.rows.rows import JobRow, NodeRow
-from pilotage.model.exchange.exchange import LogText
+from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.records import JobRecord
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import AttemptLogs, Journal
@@ -68,10 +70,14 @@ class Recorder:
 
 
 def log_parts(logs: Iterable[LogText]) -> Iterator[Extra]:
-    """Logs as lines of JSON, in parts of limited size."""
+    """Logs as lines of JSON, in parts of limited size, and core files."""
     lines: list[bytes] = []
     size = number = 0
     for each in logs:
+        if each.stream.startswith(CORE_STREAM):
+            name = f"{each.ref.package}/{each.ref.attempt}/{each.stream[len(CORE_STREAM) :]}"
+            yield Extra("core", name, zlib.decompress(base64.b64decode(each.head)))
+            continue
         lines.append(_encode(each) + b"\n")
         size += len(lines[-1])
         if size >= LOGS_BYTES:

@@ -215,6 +215,10 @@ def _attempt_view(number: int, row: AttemptFacts, events: Mapping[int, Mapping[s
         phases=msgspec.convert(finished.get("phases", []), list[PhaseView]),
         binaries=msgspec.convert(finished.get("binaries", []), list[BinaryView]),
         manifest=msgspec.convert(staged.get("manifest") or [], list[FileView]),
+        container_digest=finished.get("container_digest"),
+        custom=_json(finished["custom"]) if "custom" in finished else None,
+        custom_fault=finished.get("custom_fault", ""),
+        cores=msgspec.convert(finished.get("cores", []), list[FileView]),
     )
 
 

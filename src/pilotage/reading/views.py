@@ -202,6 +202,10 @@ class AttemptView(View, frozen=True, kw_only=True):
     phases: list[PhaseView]
     binaries: list[BinaryView]
     manifest: list[FileView]
+    container_digest: str | None  # of the image that it ran in
+    custom: dict[str, Any] | None  # what the provenance script of the document printed
+    custom_fault: str  # why there is none
+    cores: list[FileView]  # core files of crashed programs, kept for the record of the job
 
 
 class PackageView(View, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ import pytest
 
 from pilotage.book.codec import Codec
 from pilotage.model.events.payloads import InputInPlace, OutputFile
+from pilotage.service.jobs.resubmission import later_tags
+from pilotage.service.jobs.submission import SubmissionError
 from pilotage.service.journal.writer import BatchCommitter
 from pilotage.service.works.consumed import InputsInPlace, described_inputs, description, undescribed_inputs
 from tests.kit.earlier_work import Place, place
@@ -132,3 +134,28 @@ def test_what_an_earlier_service_left_out_is_found_again(told: Told) -> None:
     keep.keep(checked, refused)
     assert [file.sha256 for file in described_inputs(told.place.journal, row)] == [sha256(LARGE)]
     assert undescribed() == {}
+
+
+def test_a_document_that_is_submitted_again_tags_its_unfinished_job_but_takes_no_further_files(told: Told) -> None:
+    told.place.write(large_dat=LARGE, small_txt="small")
+    prepared = told.place.prepare(JOB, annotations={"group": "A", "study": "B"})
+    clock = StandingClock()
+    keep = BatchCommitter(told.place.journal, clock=clock)
+    data = msgspec.Raw(msgspec.json.encode(prepared.registered))
+    event = {"source": "service", "stream": "s", "n": 1, "time": clock.now(), "job": prepared.job}
+    keep.take_batch(msgspec.json.encode({"events": [{**event, "type": "JobRegistered", "data": data}]}))
+    row = told.place.journal.job(prepared.job)
+    assert row is not None
+    again = told.place.prepare(JOB, annotations={"group": "C", "study": "B"}).registered
+    events = later_tags(row, again, told.place.journal, now=clock.now())
+    assert [msgspec.json.decode(each.data) for each in events] == [{"name": "group", "value": "C"}]
+    content = told.place.journal.put_content(b"notes")
+    more = told.place.prepare(JOB, custom={"notes": content}).registered
+    with pytest.raises(SubmissionError, match="takes no further files"):
+        later_tags(row, more, told.place.journal, now=clock.now())
+
+
+def test_a_name_that_cannot_be_a_tag_is_refused(told: Told) -> None:
+    told.place.write(large_dat=LARGE, small_txt="small")
+    with pytest.raises(SubmissionError, match="cannot name an annotation"):
+        told.place.prepare(JOB, annotations={"a b": "A"})

@@ -20,8 +20,9 @@ from pilotage.agent.attempt.outputs import KeptWork
 from pilotage.agent.attempt.watcher import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from pilotage.agent.attempt.collected import Collected, Printed
     from pilotage.agent.attempt.commands import CommandEnd, Commands
     from pilotage.agent.attempt.containers import ContainerCommand
     from pilotage.agent.attempt.environment import Environments, SlotToken
@@ -84,7 +85,9 @@ class Application:
         self._ours = own_entries(assignment, work, scratch=scratch, spools=workplace.spools)
         self._marks = [workplace.mark, *self._ours[:3]]  # pilot, job, package and attempt
         self._stderr_file = ""
+        self._provenance: Mapping[str, Any] = work.get("provenance") or {}
         self._kept: KeptWork | None = None
+        self.container_digest = ""
         self.binaries: list[dict[str, Any]] = []  # if there are several: when each ran, how long, how it ended
 
     def run(self, inputs: Sequence[str]) -> Failure | None:
@@ -131,6 +134,83 @@ class Application:
         if script_failure is None:
             self._last_logs = self._logs  # a later failure does not come from the script
         return script_failure
+
+    def collect(self, inputs: Sequence[str], place: Callable[[Sequence[Mapping[str, Any]]], None]) -> Collected:
+        """Collect what the document asks for besides outputs, after the commands; `place` brings files into the folder."""
+        from pilotage.agent.attempt import collected
+
+        fields: dict[str, Any] = {}
+        logs: list[dict[str, Any]] = []
+        said = self._provenance
+        if said.get("core_bytes"):
+            try:
+                fields, logs, _ = collected.take_cores(
+                    self._scratch, said["core_bytes"], self._workplace.known, without=inputs
+                )
+            except OSError as error:
+                fields["custom_fault"] = f"its core files cannot be taken: {error}"
+        software = self._probe(said.get("probes") or {})
+        if said.get("script"):
+            found = self._run_collector(said, place)
+            if "custom_fault" in fields and "custom_fault" in found:
+                found["custom_fault"] = f"{fields['custom_fault']}; {found['custom_fault']}"
+            fields.update(found)
+        return collected.Collected(fields, logs, software)
+
+    def _probe(self, probes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+        """The versions of the package's software, if they were not told for its job yet."""
+        from pilotage.agent.attempt.collected import PROBE_SECONDS_MAX, first_line
+
+        container, versions = self._work.get("container") or {}, self._workplace.versions
+        image = container.get("image", "")
+        found: dict[str, str] = {}
+        for name, probe in probes.items():
+
+            def ask(probe: Mapping[str, Any] = probe) -> str:
+                printed = self._run_briefly(probe["argv"], probe.get("environment") or {}, PROBE_SECONDS_MAX)
+                return first_line(printed)
+
+            if versions.is_news(self._assignment["ref"]["job"], name, image):
+                found[name] = versions.find(name, image, ask)
+        return found
+
+    def _run_collector(
+        self, said: Mapping[str, Any], place: Callable[[Sequence[Mapping[str, Any]]], None]
+    ) -> dict[str, str]:
+        """Run the script of the document that collects data; its file is there only as long as it runs."""
+        from pilotage.agent.attempt.collected import SCRIPT_SECONDS_MAX, script_fields
+
+        files = [each for each in said.get("files") or () if not os.path.lexists(f"{self._scratch}/{each['name']}")]
+        try:
+            place(files)
+            printed = self._run_briefly(said["script"], {}, SCRIPT_SECONDS_MAX, contain=False)
+        except (Failure, OSError) as fault:
+            return {"custom_fault": f"its provenance script cannot be run: {fault}"}
+        finally:
+            for each in files:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._scratch}/{each['name']}")
+        return script_fields(printed)
+
+    def _run_briefly(
+        self, argv: Sequence[str], asked: Mapping[str, str], seconds_max: float, *, contain: bool = True
+    ) -> Printed:
+        from pilotage.agent.attempt.collected import SCRIPT_BYTES_MAX, run_briefly
+
+        environment = self._environments.make(self._ours, asked, threads=0)
+        container = self._work.get("container") if contain else None
+        if container:
+            (argv, _), environment = self._contain(container, argv, environment, asked)
+        return run_briefly(
+            argv,
+            environment=environment,
+            folder=self._scratch,
+            cleanup=self._workplace.cleanup,
+            marks=self._marks,
+            seconds_max=seconds_max,
+            bytes_max=SCRIPT_BYTES_MAX,
+            is_stopped=lambda: self._watch.stopped is not None,
+        )
 
     def forget_kept(self) -> None:
         """Remove the kept outputs of finished binaries."""
@@ -221,6 +301,7 @@ class Application:
                 files=files,
                 marks=self._marks,
                 is_container=bool(container),
+                core_bytes=self._provenance.get("core_bytes", 0),
             )
         finally:
             for descriptor in opened:
@@ -236,6 +317,9 @@ class Application:
             failed = engine_failure(argv[0], container["image"], exit_status=status, last_lines=lines)
             if failed is not None:
                 return failed
+        if container:  # by now the engine has its image
+            folder, known = self._work["folder"], self._workplace.known
+            self.container_digest = self._workplace.engines.digest(container, folder=folder, known=known)
         failure = self.failure_of(ended, what, argv=binary["argv"], in_container=bool(container))
         if failure is not None and failure.reason == "application-error":
             meaning = (binary.get("error_codes") or {}).get(str(failure.exit_status))

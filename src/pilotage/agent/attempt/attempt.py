@@ -21,6 +21,7 @@ from pilotage.agent.attempt.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pilotage.agent.attempt.collected import Collected
     from pilotage.agent.attempt.files import KnownFiles
     from pilotage.agent.attempt.workplace import Fetch, Workplace
 
@@ -129,6 +130,7 @@ class Outcome(NamedTuple):
 
     payload: dict[str, Any]
     logs: list[dict[str, Any]]
+    software: Mapping[str, str] = {}  # versions on this node, by name, that were not told before
 
 
 class _Phases:
@@ -183,6 +185,7 @@ class AttemptRunner:
         self._script_logs: dict[str, list[LogFile]] = {}  # of an attempt's scripts, if it has any
         self._files = Files(-1, -1, -1)  # the streams of a command that writes to these logs
         self._generation = 0
+        self._collected: list[Collected] = []  # besides outputs, if the document asks for it
 
     def run(
         self,
@@ -200,11 +203,15 @@ class AttemptRunner:
         watch, commands = self._watch, self._commands
         phases = _Phases(on_phase)
         commands.reset()
+        self._collected.clear()
         watch.attempt_began(self._logs)
         self._workplace.left_events.attempt_began(assignment["ref"], token)
         try:
             payload = self._carry_out(assignment, work, phases, fetch, token)
             logs = [text for log in self._all_logs() if (text := log.text(final=True)) is not None]
+            for each in self._collected:
+                payload.update(each.fields)
+                logs += each.logs
             if payload["exit_code"] != "SUCCESS":
                 # The engine reads in the event that the wall time is over, and decides by that.
                 phases.enter("cleaning")
@@ -226,7 +233,7 @@ class AttemptRunner:
         if self._workplace.node:
             payload["node"] = self._workplace.node
         payload.update(commands.measured(watch.peak_bytes))
-        return Outcome(payload, logs)
+        return Outcome(payload, logs, self._collected[0].software if self._collected else {})
 
     def cancel(self, why: str) -> None:
         """From another thread: end the running attempt, and no later one; `run` then returns EXECUTION_CANCELED."""
@@ -274,7 +281,7 @@ class AttemptRunner:
             self._turn.give()  # the rest may take long
             application = self._application(assignment, work, scans)
             payload = {"exit_code": "SUCCESS", **self._run(assignment, work, application, phases, fetch)}
-            return {**payload, "binaries": application.binaries} if application.binaries else payload
+            return _with_commands(payload, application)
         except Failure as known:
             failure = known
         except OSError as error:
@@ -290,11 +297,7 @@ class AttemptRunner:
         elif is_set_up:  # before that, the logs belong to an earlier attempt
             last_lines = last_lines_of(self._logs, _LAST_CHARACTERS)
         payload = _failed(failure, last_lines, phase=phases.now)
-        return (
-            {**payload, "binaries": application.binaries}
-            if application is not None and application.binaries
-            else payload
-        )
+        return _with_commands(payload, application) if application is not None else payload
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
         """Prepare an empty folder, the token and empty logs; returns the scans for failure patterns."""
@@ -441,6 +444,12 @@ class AttemptRunner:
         changed = changed_input(placed)
         if changed is not None and failure is None:
             failure = _changed(changed)
+        if work.get("provenance") and self._watch.stopped is None:
+
+            def place(files: Sequence[Mapping[str, Any]]) -> None:
+                self._inputs(assignment, work, fetch).place(files, check)
+
+            self._collected.append(application.collect(names, place))
         if work.get("post") and (failure is None or failure.reason != "cancelled"):
             failure = application.run_post(failure)
         if failure is not None:
@@ -493,6 +502,15 @@ class AttemptRunner:
         for log in self._logs:
             log.close()
         self._logs.clear()
+
+
+def _with_commands(payload: dict[str, Any], application: Application) -> dict[str, Any]:
+    """The payload with what is known of the commands."""
+    if application.binaries:
+        payload["binaries"] = application.binaries
+    if application.container_digest:
+        payload["container_digest"] = application.container_digest
+    return payload
 
 
 def _failed(failure: Failure, last_lines: str, *, phase: str) -> dict[str, Any]:

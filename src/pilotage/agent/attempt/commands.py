@@ -258,11 +258,15 @@ class Commands:
         files: Files,
         marks: Collection[bytes],
         is_container: bool = False,
+        core_bytes: int = 0,
     ) -> CommandEnd:
-        """Run a command and wait for its end. Raises `Failure` if it does not start or is stopped."""
+        """Run a command and wait for its end. Raises `Failure` if it does not start or is stopped.
+
+        With `core_bytes` it leaves a core file of at most this size when it crashes.
+        """
         for _ in range(_BUSY_TRIES):
             try:
-                status = self._run_once(argv, environment, folder, files, marks, is_container=is_container)
+                status = self._run_once(argv, environment, folder, files, marks, is_container, core_bytes)
             except NotStarted as refused:
                 if refused.number == errno.ETXTBSY:
                     time.sleep(_BUSY_SECONDS)
@@ -294,14 +298,20 @@ class Commands:
         folder: str,
         files: Files,
         marks: Collection[bytes],
-        *,
-        is_container: bool,
+        is_container: bool,  # noqa: FBT001 # only called from `run`
+        core_bytes: int,
     ) -> int:
         watch, cleanup = self._watch, self._cleanup
         if watch.stopped is not None:
             self.check()
         had_turn = self._turn.give()
-        pid = self._spawner.start(argv, environment=environment, folder=folder, files=files)
+        if core_bytes:
+            from pilotage.agent.attempt.collected import core_limit
+
+            with core_limit(core_bytes):
+                pid = self._spawner.start(argv, environment=environment, folder=folder, files=files)
+        else:
+            pid = self._spawner.start(argv, environment=environment, folder=folder, files=files)
         cleanup.began(pid)
         watch.command_began(pid)
         # The process id cannot be reused before the wait, so a signal always reaches the right process.

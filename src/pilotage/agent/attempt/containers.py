@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.diagnosis import Failure
@@ -18,8 +19,13 @@ from pilotage.agent.attempt.diagnosis import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from pilotage.agent.attempt.files import KnownFiles
+
 ENGINES = ("apptainer", "singularity", "podman", "docker")
 _REMOVE_SECONDS = 60.0
+_INSPECT_SECONDS = 30.0
+DIGEST_SECONDS = 600.0
+"""For so long the digest of an image in an engine's store is taken for the same."""
 _IMAGE_FILES = (".sif", ".simg")
 _ENGINE_FAILED = 125  # exit status of podman and docker
 _APPTAINER_FAILED = 255
@@ -45,6 +51,7 @@ class Engines:
         self._path = path
         self._is_root = os.geteuid() == 0 if is_root is None else is_root
         self._found: dict[str, str | None] = {}
+        self._digests: dict[tuple[str, str], tuple[float, str]] = {}  # by engine and image: until when, and the digest
 
     def find(self, wanted: str) -> tuple[str, str]:
         """The name and path of the wanted engine, or of any. Raises `Failure`."""
@@ -59,6 +66,26 @@ class Engines:
             "command-not-found",
             f"the package needs a container, and this node has no engine: looked for {', '.join(names)} in {self._path}",
         )
+
+    def digest(self, container: Mapping[str, Any], *, folder: str, known: KnownFiles) -> str:
+        """The digest of the image that a command runs in: of its file, or as its engine knows it; empty if unknown."""
+        image = container["image"]
+        _, at, digest = image.partition("@sha256:")
+        if at:
+            return f"sha256:{digest}"
+        name, program = self.find(container.get("engine", "any"))
+        if name in ("apptainer", "singularity"):
+            path = os.path.join(folder, image)
+            try:
+                return f"sha256:{known.sha256(path, os.stat(path))}" if _is_file(image, folder) else ""
+            except OSError:
+                return ""  # a folder, or it is gone: then the command fails
+        found = self._digests.get((name, image))
+        if found is None or found[0] < time.monotonic():
+            found = time.monotonic() + DIGEST_SECONDS, _image_digest(program, image)
+            if found[1]:
+                self._digests[name, image] = found
+        return found[1]
 
     def wrap(
         self,
@@ -111,6 +138,21 @@ class Engines:
         if gpus:
             words += ["--gpus", str(gpus)] if name == "docker" else ["--device", "nvidia.com/gpu=all"]
         return ContainerCommand([*words, image, *argv], (program, "rm", "--force", key))
+
+
+def _image_digest(program: str, image: str) -> str:
+    """The digest of an image in the store of podman or docker: of its registry, else its own id; empty if unknown."""
+    form = "{{range .RepoDigests}}{{println .}}{{end}}{{.Id}}"
+    try:
+        told = subprocess.run(
+            [program, "image", "inspect", "--format", form, image], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, timeout=_INSPECT_SECONDS, check=True, start_new_session=True,
+        ).stdout.decode("utf-8", "replace").split()  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    digests = [line.partition("@")[2] for line in told if "@sha256:" in line]
+    own = told[-1] if told else ""
+    return digests[0] if digests else own if ":" in own else f"sha256:{own}" if own else ""
 
 
 def _apptainer(program: str, image: str, shown: Collection[str], *, scratch: str, folder: str, gpus: int) -> list[str]:

@@ -18,7 +18,7 @@ from pilotage.agent.attempt.watcher import Watcher
 from pilotage.agent.processes import KernelKills, ProcessCleanup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pilotage.agent.link.http import Connect
 
@@ -88,6 +88,35 @@ def _is_a_result(name: str) -> bool:
     return not any(part.startswith(".") or part in _CACHES for part in name.split("/"))
 
 
+_JOBS_MAX = 10_000
+
+
+class SoftwareVersions:
+    """What the probes of software said on this node; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[str, str], str] = {}  # by name and image
+        self._told: dict[tuple[str, str, str], None] = {}  # by job, name and image
+
+    def find(self, name: str, image: str, probe: Callable[[], str]) -> str:
+        """The version of a software in an image, or on the node itself; probed once."""
+        with self._lock:  # two slots that start at the same moment probe once
+            if (name, image) not in self._found:
+                self._found[name, image] = probe()
+            return self._found[name, image]
+
+    def is_news(self, job: str, name: str, image: str) -> bool:
+        """Tell whether the version was not yet told for a job."""
+        with self._lock:
+            if (job, name, image) in self._told:
+                return False
+            if len(self._told) >= _JOBS_MAX:
+                self._told.clear()
+            self._told[job, name, image] = None
+            return True
+
+
 GRACE_SECONDS = 5.0
 LOG_BYTES_MAX = 64 * 1024 * 1024
 
@@ -152,6 +181,7 @@ class Workplace:
         self._lock = threading.Lock()
         self.known = KnownFiles()
         self.undeclared = UndeclaredFiles()
+        self.versions = SoftwareVersions()
         self.turns = threading.Lock()
         self.visibility = FolderVisibility()
         self.kernel_kills = KernelKills()

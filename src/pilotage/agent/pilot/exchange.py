@@ -336,6 +336,9 @@ class Exchanger:
                 if reply["pilot"] == self._settings.pilot and reply["sequence"] == self._sequence:
                     self._credentials.take(answer.fields)
                     self._hear(reply, content.get("work") or [], content.get("tokens") or [])
+                    if content.get("variables"):
+                        with self._pilot.guard:
+                            self._pilot.name_variables(content["variables"])
                     return
                 why = "the answer is for another pilot"
             except (ValueError, KeyError, TypeError, AttributeError) as error:

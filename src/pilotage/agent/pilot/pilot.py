@@ -21,11 +21,12 @@ from pilotage.agent.pilot.spool import TOKEN_SUFFIX, PilotSpool, log_text
 from pilotage.agent.resources import Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from pilotage.agent.attempt.workplace import Fetch, Workplace
 
 DURATIONS_KEPT_SECONDS = 5.0  # after so long without work the average duration of attempts is reset
+VARIABLE_CHARACTERS_MAX = 1000
 CANCELLED = ""  # reason of attempts that the service cancelled
 
 
@@ -155,6 +156,7 @@ class Pilot:
         self._idle: list[Slot] = []
         self._count = 0
         self._durations = AttemptDurations()
+        self._description: dict[str, Any] = {"node": settings.node, "software": {}, "environment": {}}
 
     @property
     def backlog(self) -> int:
@@ -178,7 +180,22 @@ class Pilot:
         if settings.request:
             started["request"] = settings.request
         self.spool.tell("PilotStarted", started, at=now)
-        self.spool.tell("NodeDescribed", describe_node(settings.node, settings.site), at=now)
+        self._description = describe_node(settings.node, settings.site)
+        self.spool.tell("NodeDescribed", self._description, at=now)
+
+    def name_variables(self, names: Sequence[str]) -> None:
+        """Report the environment variables of the node that the service asks for, once; guarded."""
+        values = {name: os.environ[name][:VARIABLE_CHARACTERS_MAX] for name in names if name in os.environ}
+        environment = {**self._description["environment"], **values}
+        if environment != self._description["environment"]:
+            self._description = {**self._description, "environment": environment}
+            self.spool.tell("NodeDescribed", self._description, at=time.time())
+            self._on_news(False)
+
+    def _describe_software(self, held: HeldAttempt, software: Mapping[str, str]) -> None:
+        """Report versions of software as an event of the attempt that uses it, which its job keeps; guarded."""
+        self._description = {**self._description, "software": {**self._description["software"], **software}}
+        self.spool.tell_of(held, "NodeDescribed", self._description, at=time.time())
 
     # --- instructions of the service: guarded ------------------------------------------------------------------------
 
@@ -297,6 +314,8 @@ class Pilot:
                 self.slot_table.remove(held)
             else:
                 following = self.slot_table.follow(held)
+            if outcome.software:
+                self._describe_software(held, outcome.software)
             self.spool.tell_of(held, "AttemptFinished", payload, at=time.time(), logs=outcome.logs)
             self.idle_since = now = time.monotonic()
             self._durations.note(now - began)

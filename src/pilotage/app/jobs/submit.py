@@ -31,6 +31,7 @@ class RunSettings(RunOptions, frozen=True, kw_only=True):
     sites: str = ""  # the file of sites; empty: the default one
     only_if_needed: bool = False  # if all outputs exist, no job is made
     owner: str = ""
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)  # to keep with the job; `@FILE`: that file
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,8 +122,39 @@ def submission(source: Source, loaded: LoadedJob, how: RunSettings, *, keep: Cal
         format=loaded.format,
         owner=how.owner or loaded.definition.owner,
         only_if_needed=how.only_if_needed,
+        annotations={name: value for name, value in how.annotations.items() if not value.startswith("@")},
+        custom={name: keep(_content_of(value[1:])) for name, value in how.annotations.items() if value.startswith("@")},
         **given_options(how),
     )
+
+
+CUSTOM_BYTES_MAX = 64 * 2**20
+"""The largest file of custom data."""
+
+
+def _content_of(file: str) -> bytes:
+    """A file of custom data. Raises `PilotageError`."""
+    try:
+        with Path(file).open("rb") as opened:
+            content = opened.read(CUSTOM_BYTES_MAX + 1)
+    except (OSError, ValueError) as fault:
+        raise PilotageError("this file of custom data cannot be read", subject=f"{file}: {fault}") from None
+    if len(content) > CUSTOM_BYTES_MAX:
+        raise PilotageError("this file of custom data is larger than 64 MiB", subject=file)
+    return content
+
+
+def annotations_of(texts: Sequence[str]) -> dict[str, str]:
+    """Annotations from `NAME=VALUE` or `NAME=@FILE`; files are relative to the current folder. Raises `PilotageError`."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise PilotageError(
+                "this is not an annotation", subject=text[:80], expected="NAME=VALUE, or NAME=@FILE for a file"
+            )
+        found[name] = f"@{Path(value[1:]).expanduser().absolute()}" if value.startswith("@") else value
+    return found
 
 
 def submit_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, how: RunSettings) -> Submitted:

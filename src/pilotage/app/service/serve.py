@@ -108,6 +108,7 @@ def backend_for(
             logs=stores.logs,
             settings=engine_settings(settings),
             package_token=tokens.for_package,
+            variables=settings.provenance.variables,
         )
         watcher = SitesFileWatcher(reader, runner, configured=configured, besides=_probing(runner, settings.engine))
 

@@ -9,7 +9,7 @@ import functools
 import gc
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -367,6 +367,14 @@ _SERVICE_OPTIONS: dict[str, Option] = {
 _FAIL_FAST: dict[str, Option] = {
     "fail_fast": click.option("--fail-fast", is_flag=True, help="The same as --max-failures 1.")
 }
+_ANNOTATIONS: dict[str, Option] = {
+    "annotate": click.option(
+        "--annotate",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Keep a name and a value with the job, as a tag; NAME=@FILE keeps the content of a file. May be repeated.",
+    )
+}
 _EFFECTIVE_LATER = ("fresh", "replace")
 """The options that also affect a job that continues; for the others, those of its start count."""
 
@@ -379,7 +387,7 @@ def _option_of(option: RunOption) -> Option:
     return click.option(word, type=click.IntRange(min=1), metavar="N", help=option.description)
 
 
-_JOB_OPTIONS = {option.name: _option_of(option) for option in declared_options()} | _FAIL_FAST
+_JOB_OPTIONS = {option.name: _option_of(option) for option in declared_options()} | _FAIL_FAST | _ANNOTATIONS
 
 
 def job_options(command: Command) -> Command:
@@ -415,10 +423,13 @@ def _collected(options: dict[str, Option], command: Command) -> Command:
     return decorated
 
 
-def _how(*, fail_fast: bool, sites: str | None = None, **values: Any) -> RunSettings:
+def _how(*, fail_fast: bool, annotate: Sequence[str], sites: str | None = None, **values: Any) -> RunSettings:
     from pathlib import Path
 
-    from pilotage.app.jobs.submit import RunSettings
+    from pilotage.app.jobs.submit import RunSettings, annotations_of
+
+    if annotate:
+        values["annotations"] = annotations_of(annotate)
 
     if fail_fast:
         values["max_failures"] = 1

@@ -241,6 +241,7 @@ class SoftwareFields(InfrastructureFields, total=False):
     id: str
     version: Text
     description: str
+    probe: str | Sequence[Text]
     infrastructures: Sequence[InfrastructureFields]
     boutiques: str | Mapping[str, Any]
 
@@ -252,6 +253,15 @@ class ParameterFields(TypedDict, total=False):
     default: Text
     description: str
     value: Text
+
+
+class ProvenanceFields(TypedDict, total=False):
+    """What is kept with the record of a job."""
+
+    script: str | Sequence[Text]
+    core: Size
+    core_bytes: Size
+    data: Mapping[str, Text]
 
 
 class JobFields(TypedDict, total=False):
@@ -267,5 +277,6 @@ class JobFields(TypedDict, total=False):
     variables: Mapping[str, Text]
     limits: Mapping[str, int]
     environment: EnvironmentFields | definition.Environment | Mapping[str, Text]
+    provenance: ProvenanceFields | definition.Provenance
     software: Sequence[SoftwareFields | definition.Software]
     catalogue: Sequence[str] | str

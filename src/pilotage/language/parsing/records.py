@@ -162,6 +162,8 @@ SPECIAL: dict[tuple[type, str], Kind] = {
     (definition.Binary, "run"): Command(),
     (definition.Execution, "run"): Command(),
     (definition.Script, "run"): Command(),
+    (definition.Software, "probe"): Command(),
+    (definition.Provenance, "script"): Command(),
     (definition.Stage, "each"): Each(),
     (definition.Line, "each"): Each(),
     (definition.Source, "values"): Values(),

@@ -36,6 +36,9 @@ MarkOf = Callable[[FieldPath], Mark]
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _JOB_NAME_FORM = "letters, digits, '.', '_', '+' and '-', starting with a letter or digit, at most 200"
 
+_TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_TAG_NAME_FORM = "letters, digits, '_', '.' and '-', starting with a letter or '_', at most 128"
+
 
 # These may follow from another fault: the description of the software was perhaps not readable.
 _CONSEQUENCES = frozenset({"unknown-software", "unknown-software-version"})
@@ -69,6 +72,7 @@ def check_rules(
         _check_names(definition, report, mark)
         _check_limits(definition, report, mark)
     _check_variables(definition, report, mark)
+    _check_data(definition, report, mark)
     for place, value in values_in(definition):
         if place and _stands_elsewhere(place, own_software):
             continue
@@ -125,6 +129,13 @@ def _template_faults(value: Value) -> Iterator[tuple[str, str, FieldPath]]:
             yield "name-too-long", message, inner
         elif fault:
             yield "bad-template", f"in {text!r}: {fault}", inner
+
+
+def _check_data(definition: Definition, report: Report, mark: MarkOf) -> None:
+    for name in definition.provenance.data:
+        if _TAG_NAME.fullmatch(name) is None:
+            message = f"{name!r} cannot name data of a job: expected {_TAG_NAME_FORM}"
+            report.error("bad-name", message, mark(("provenance", "data", name)))
 
 
 def _check_limits(definition: Definition, report: Report, mark: MarkOf) -> None:

@@ -154,6 +154,7 @@ def _is_there(field: Field) -> Schema:
 SECTIONS: tuple[tuple[type[definition.Value], str], ...] = (
     (definition.Definition, "The job"),
     (definition.Parameter, "Parameter"),
+    (definition.Provenance, "Provenance"),
     (definition.Stage, "Stage"),
     (definition.Line, "Line"),
     (definition.Package, "Package"),

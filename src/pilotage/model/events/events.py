@@ -35,6 +35,7 @@ TIME_MAX = 253_402_300_800.0  # the year 10000
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 STREAM = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")  # of a site or a pilot
+TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 DOTTED = re.compile(r"([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})\.([1-9][0-9]{0,8})")
 
 

@@ -24,6 +24,7 @@ ReasonName = Annotated[str, Meta(min_length=1, max_length=REASON_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 TagName = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z_][A-Za-z0-9_.-]*$")]
 Learned = Annotated[str, Meta(max_length=1_000_000)]  # what was learned of a site, as JSON
+Custom = Annotated[str, Meta(max_length=65_536)]
 Sha256 = Annotated[str, Meta(extra_json_schema={"pattern": "^[0-9a-f]{64}$"})]  # its users call `check_sha256`
 
 
@@ -405,6 +406,10 @@ class AttemptFinished(Payload, frozen=True, kw_only=True):
     cpu_system_seconds: Amount | None = None
     read_bytes: Count | None = None
     written_bytes: Count | None = None
+    container_digest: Name | None = None  # of the image that it ran in
+    custom: Custom | None = None  # the JSON object that the provenance script of the document printed
+    custom_fault: Text = ""  # why there is none
+    cores: Annotated[tuple[OutputFile, ...], Meta(max_length=16)] = ()  # core files, sent beside its logs
 
 
 class CommitGranted(Payload, frozen=True, kw_only=True):

@@ -178,6 +178,22 @@ class WorkScript(Wire, frozen=True, kw_only=True):
     files: tuple[WorkInput, ...] = ()  # the script file as submitted; it is not transferred
 
 
+class WorkProbe(Wire, frozen=True, kw_only=True):
+    """A command that prints the version of a software."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str] = {}
+
+
+class WorkProvenance(Wire, frozen=True, kw_only=True):
+    """What is collected of an attempt besides its outputs."""
+
+    script: tuple[str, ...] = ()  # run in its folder after its commands: the JSON object that it prints is kept
+    files: tuple[WorkInput, ...] = ()  # the file of that script as submitted
+    core_bytes: int = 0  # the largest core file that a crashing command may leave; 0: none
+    probes: dict[str, WorkProbe] = {}  # by id@version of the software
+
+
 class Work(Wire, frozen=True, kw_only=True):
     """How to run an attempt. It comes with the assignment at the same index."""
 
@@ -203,16 +219,21 @@ class Work(Wire, frozen=True, kw_only=True):
     kept: str = ""  # a folder of the agent's site for results of finished binaries; a later attempt resumes after them
     keep_failed: bool = False
     software: str = ""  # id@version of each description that it uses
+    provenance: WorkProvenance | None = None
     adopted: tuple[OutputFile, ...] | None = None  # it was made before and is in place: nothing is run
     message: str = ""  # for adopted work: where it comes from
     refused: str = ""  # why the service cannot say how to run it: it fails at once with this message
+
+
+CORE_STREAM = "core:"
+"""The beginning of the `stream` of a core file, which is sent beside the logs: compressed by zlib, in base64."""
 
 
 class LogText(Wire, frozen=True, kw_only=True):
     """What an attempt wrote to one stream: only beginning and end if it is long."""
 
     ref: AttemptRef
-    stream: str  # stdout or stderr
+    stream: str  # stdout, stderr, those of scripts, or that of a core file
     head: str
     tail: str = ""
     dropped_bytes: Counter = 0  # between the two
@@ -232,4 +253,5 @@ class AgentReply(Wire, frozen=True, kw_only=True):
 
     reply: ExchangeReply
     work: tuple[Work, ...] = ()
+    variables: tuple[str, ...] = ()  # environment variables of its node that an agent reports
     tokens: tuple[str, ...] = ()  # for the programs of each assignment: each may report on its own package

@@ -306,6 +306,12 @@ class Software(Value, frozen=True, kw_only=True):
     id: Annotated[str, _doc("Its id.")]
     version: Annotated[str, _doc("Its version.")] = ""
     description: Annotated[str, _doc("What it is.")] = ""
+    probe: Annotated[
+        tuple[str, ...],
+        _doc(
+            "The command that prints its version, as arguments; run once per node, after the first package that uses it."
+        ),
+    ] = ()
     environment: Annotated[Environment, _doc("Variables shared by all its infrastructures.")] = Environment()
     infrastructures: Annotated[tuple[Infrastructure, ...], _doc("How it is started where.")] = ()
     boutiques: Annotated[dict[str, Any] | None, _doc("A Boutiques descriptor, or the file that holds it.")] = None
@@ -325,6 +331,22 @@ class Parameter(Value, frozen=True, kw_only=True):
         return self.default if self.value is None else self.value
 
 
+class Provenance(Value, frozen=True, kw_only=True):
+    """What is kept with the record of the job, besides what it runs, reads and makes."""
+
+    script: Annotated[
+        tuple[str, ...],
+        _doc(
+            "A command run after each package, in its folder: the JSON object that it prints, at most 64 KiB, is kept."
+            " Its failure fails nothing."
+        ),
+    ] = ()
+    core_bytes: Annotated[
+        Count, _doc("Keep core files of crashed programs up to this size, at most 4 MiB when compressed; 0: none.")
+    ] = 0
+    data: Annotated[dict[str, str], _doc("Names and values, kept as tags of the job.")] = {}
+
+
 class Definition(Value, frozen=True, kw_only=True):
     """A whole job."""
 
@@ -340,6 +362,7 @@ class Definition(Value, frozen=True, kw_only=True):
     variables: Annotated[dict[str, str], _doc("Constants, used as placeholders everywhere.")] = {}
     limits: Annotated[dict[str, Positive], _doc("Category → how many of its packages may run at once.")] = {}
     environment: Annotated[Environment, _doc("Variables of every package.")] = Environment()
+    provenance: Annotated[Provenance, _doc("What is kept with the record of the job.")] = Provenance()
     software: Annotated[tuple[Software, ...], _doc("Descriptions of software.")] = ()
     stages: Annotated[tuple[Stage, ...], _doc("What is to be done.")] = ()
 

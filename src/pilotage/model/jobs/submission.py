@@ -40,8 +40,9 @@ CHANGED = "with another content"
 DEFINITION, RESOLVED, CAPTURED, ORIGIN = "definition", "resolved", "captured", "origin"
 TARGETS = "targets"
 FILE = "file-"
+CUSTOM = "custom-"
 """Names of the contents of a registered job among its lists; `targets` exists if the job is run for some files, `stage-N` is
-the list of an expanded late stage, and `file-N` a file that came with the job.
+the list of an expanded late stage, `file-N` a file that came with the job, and `custom-NAME` custom data of its user.
 """
 PLANNED_MAX = 1000
 """How many packages of a plan are listed; all are counted."""
@@ -78,6 +79,10 @@ class Submission(RunOptions, frozen=True, kw_only=True):
     captured: dict[str, Captured] = msgspec.field(
         default_factory=dict
     )  # by name in the tree; their content was sent before
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)  # names and values, kept as tags
+    custom: dict[str, str] = msgspec.field(
+        default_factory=dict
+    )  # names of custom data, and the sha256 of their content, which was sent before
 
 
 class SubmissionAnswer(Sent, frozen=True, kw_only=True):

@@ -289,6 +289,9 @@ class ProvenanceSettings(Section, frozen=True, kw_only=True):
         _doc("Outputs up to this size are kept in the record, 64 MiB of a job at most; of others their checksums."),
     ] = 256 * KIBIBYTE
     kept_days: Annotated[Duration, _doc("Days from the end of a job until its record is deleted; 0: never.")] = 0.0
+    variables: Annotated[
+        tuple[str, ...], _doc("Environment variables of nodes that agents report, such as `LANG`; records have them.")
+    ] = ()
 
 
 class QuerySettings(Section, frozen=True, kw_only=True):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
+from pilotage.model.events.events import Event
+from pilotage.model.events.payloads import JobRegistered, Tagged
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import (
     CAPTURED,
     CHANGED,
+    CUSTOM,
     ORIGIN,
     RESOLVED,
     SUPERSEDED,
@@ -28,7 +33,7 @@ from pilotage.model.jobs.submission import (
 )
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, NotOurs
-from pilotage.service.jobs.submission import Prepared, plain_outputs
+from pilotage.service.jobs.submission import Prepared, SubmissionError, plain_outputs
 
 ANEW, REPLACED = "to run everything again", "to replace files that pilotage did not make"
 FOR_ALL, FOR_SOME, FOR_OTHERS = "for all of its files", "for some of its files only", "for other files of it"
@@ -132,7 +137,36 @@ def is_same(row: JobRow, prepared: Prepared, origin: Origin) -> bool:
     lists = _lists.decode(row.lists)
     # A job that has grown has more lists than at submission. Its origin also says whether it ran everything again.
     wanted = prepared.registered.lists.items()
-    return all(lists.get(name) == sha256 for name, sha256 in wanted if name != ORIGIN)
+    return all(lists.get(name) == sha256 for name, sha256 in wanted if name != ORIGIN and not name.startswith(CUSTOM))
+
+
+def later_tags(row: JobRow, registered: JobRegistered, journal: Journal, *, now: float) -> list[Event]:
+    """The events that tag an unfinished job as its document was submitted again. Raises `SubmissionError` for further files."""
+    before = _lists.decode(row.lists)
+    for name, sha256 in registered.lists.items():
+        if name.startswith(CUSTOM) and before.get(name) != sha256:
+            raise SubmissionError(
+                "the job runs already, and takes no further files",
+                subject=name[len(CUSTOM) :],
+                next_step=f"add it to its record later: pilotage provenance annotate {row.job} NAME=@FILE",
+            )
+    known = tags_of(read_tags(row.tags))
+    stream = f"tags-{secrets.token_hex(6)}"
+    new = [(name, value) for name, value in registered.tags.items() if known.get(name) != value]
+    return [
+        Event(
+            source="service",
+            stream=stream,
+            n=number,
+            type=Tagged.__name__,
+            time=now,
+            epoch=row.epoch,
+            seen=journal.position(),
+            job=row.job,
+            data=msgspec.Raw(msgspec.json.encode(Tagged(name=name, value=value))),
+        )
+        for number, (name, value) in enumerate(new, start=1)
+    ]
 
 
 def origin_of(journal: Journal, row: JobRow) -> Origin | None:

@@ -64,6 +64,7 @@ from pilotage.service.jobs.output_claims import GrantedFiles, OutputClaims
 from pilotage.service.jobs.publishing import CommitHandler, hold_for, is_over
 from pilotage.service.jobs.resubmission import (
     earlier_runs,
+    later_tags,
     lost,
     refuse_contested_outputs,
     statuses_of,
@@ -108,11 +109,12 @@ class Runner:
         logs: AttemptLogs,
         settings: EngineSettings,
         package_token: Callable[[AttemptRef], str] | None = None,
+        variables: Sequence[str] = (),
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
         `accesses` has an access to each site by name, except for the `agent_sites`, which have site agents.
-        `package_token` makes the token of a running attempt.
+        `package_token` makes the token of a running attempt. Agents report the environment `variables` of their nodes.
         """
         self._journal = journal
         self._writer = writer
@@ -123,6 +125,7 @@ class Runner:
         self._index = index
         self._settings = settings
         self._package_token = package_token
+        self._variables = tuple(variables)
         self._manifests = Manifests(journal)
         self._jobs = ActiveJobs(journal, tree=tree, index=index)
         driver = self._driver = Driver(writer=writer, clock=clock, handler=self)
@@ -411,10 +414,12 @@ class Runner:
         unpublished = self._driver.ask(lambda _: self._commit_handler.unpublished_jobs()).result()
         earlier = earlier_runs(self._journal, submission, prepared, unpublished=unpublished)
         if earlier.same:
+            self._annotate(earlier.same, prepared)
             return self._go_on(earlier.same, prepared)
         count, adopted = prepared.expansion.wanted, len(prepared.adopted)
         there = adopted == count and not prepared.plan.late and not unmade(prepared)
-        if submission.only_if_needed and there and not earlier.others:
+        annotated = submission.annotations or submission.custom  # then a job is made that has them
+        if submission.only_if_needed and there and not earlier.others and not annotated:
             return SubmissionAnswer(job="", packages=count, adopted=adopted)
         unfinished = self._driver.ask(unfinished_jobs).result() - {*earlier.others}
         beside = self._jobs.beside(prepared.origin.folder, unfinished)
@@ -440,6 +445,12 @@ class Runner:
             run_again=earlier.others,
             in_the_way=prepared.in_the_way,
         )
+
+    def _annotate(self, job: str, prepared: Prepared) -> None:
+        """Add the tags of a submission to the same job, which exists. Raises `SubmissionError`."""
+        row = self._journal.job(job)
+        if row is not None and (events := later_tags(row, prepared.registered, self._journal, now=self._clock.now())):
+            self._writer.submit(Batch(*self._codec.check_all(events), own=True)).result()
 
     def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
         """Resume the same job, which runs already or was stopped."""
@@ -509,7 +520,7 @@ class Runner:
         site = self._site_of(reply.pilot) if given else None
         work = self._jobs.reused([self._work(each, site) for each in self._driver.yielding.among(given)], given)
         tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
-        return _encode(AgentReply(reply=reply, work=tuple(work), tokens=tokens))
+        return _encode(AgentReply(reply=reply, work=tuple(work), variables=self._variables, tokens=tokens))
 
     def _without(self, reply: ExchangeReply, early: Sequence[Assignment]) -> ExchangeReply:
         """The reply without attempts whose inputs are not published yet: they did not fail, and come later."""

@@ -30,13 +30,14 @@ from pilotage.language.named_files import wanted_column
 from pilotage.language.recorded_jobs import expand_recorded, read_canonical, recall_job, without_executors
 from pilotage.language.text.tree import tree_of
 from pilotage.model.errors import DocumentError, PilotageError
-from pilotage.model.events.events import JOB_ID
+from pilotage.model.events.events import JOB_ID, TAG_NAME
 from pilotage.model.events.payloads import JobRegistered, StageExpanded
 from pilotage.model.jobs.definition import Definition, plain
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.run_options import given_options
 from pilotage.model.jobs.submission import (
     CAPTURED,
+    CUSTOM,
     EXPANDER_VERSION,
     FILE,
     ORIGIN,
@@ -145,6 +146,11 @@ def prepare(
             raise SubmissionError(
                 "a file that the job brings along was not sent", subject=name, next_step="send its content first"
             )
+    for name, sha256 in submission.custom.items():
+        if journal.content(sha256) is None:
+            raise SubmissionError(
+                "custom data of the job was not sent", subject=name, next_step="send its content first"
+            )
     adopted = declared_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
     earlier = earlier_run_times(expansion, checked.plan, origin, tree=tree, index=index, adopted=adopted)
     origin = msgspec.structs.replace(origin, earlier_run_times=earlier)
@@ -153,8 +159,12 @@ def prepare(
         name=checked.definition.job,
         stages=shapes_of(expansion),
         definition=journal.put_content(_encode(plain(checked.definition))),
-        lists=_kept(journal, submission.lists, origin),
+        lists={
+            **_kept(journal, submission.lists, origin),
+            **{f"{CUSTOM}{name}": sha256 for name, sha256 in submission.custom.items()},
+        },
         expander_version=EXPANDER_VERSION,
+        tags=_tags(checked.definition, submission),
     )
     return Prepared(
         job=job,
@@ -165,6 +175,19 @@ def prepare(
         adopted=tuple(adopted),
         in_the_way=checked.in_the_way,
     )
+
+
+def _tags(definition: Definition, submission: Submission) -> dict[str, str]:
+    """The tags with which a job is registered: those of its document, and those of its submission, which win."""
+    tags = {**definition.provenance.data, **submission.annotations}
+    for name in (*tags, *submission.custom):
+        if TAG_NAME.fullmatch(name) is None:
+            raise SubmissionError(
+                "this cannot name an annotation",
+                subject=name[:80],
+                expected="at most 128 letters, digits, `_`, `.` or `-`, beginning with a letter or `_`",
+            )
+    return tags
 
 
 def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.Submit:

@@ -182,6 +182,8 @@ def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
     if package.scripts != Scripts() or package.noop or package.done or len(package.binaries) != 1:
         return None
     binary = package.binaries[0]
+    if definition.provenance.script or definition.provenance.core_bytes:
+        return None
     if binary.software or any(output.expression for output in binary.outputs):
         return None
     named = [block.bound(name) for name in _file_names(binary)]

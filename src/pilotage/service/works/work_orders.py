@@ -28,9 +28,11 @@ from pilotage.model.exchange.exchange import (
     WorkInput,
     WorkOutput,
     WorkPattern,
+    WorkProbe,
+    WorkProvenance,
     WorkScript,
 )
-from pilotage.model.jobs.definition import Script
+from pilotage.model.jobs.definition import Definition, Script
 from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.model.site import Site
 from pilotage.ports import Mark
@@ -136,7 +138,9 @@ def compose(
     kept_folder = ""
     if kept and len(package.binaries) > 1 and not package.startup:
         kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
-    return _work(package, block, origin, inputs=inputs, staged=staged, kept=kept_folder, mark=mark)
+    return _work(
+        package, block, origin, expansion.definition, inputs=inputs, staged=staged, kept=kept_folder, mark=mark
+    )
 
 
 def compose_every_way(
@@ -240,6 +244,7 @@ def _work(
     package: ConcretePackage,
     block: Block,
     origin: Origin,
+    definition: Definition,
     *,
     inputs: tuple[WorkInput, ...],
     staged: str,
@@ -277,8 +282,24 @@ def _work(
         pre_skip_exit_code=scripts.skip_exit_code,
         kept=kept,
         keep_failed=origin.keep_failed or any(keeps_failed(each.environment) for each in package.binaries),
+        provenance=_provenance(package, origin, definition) if runs else None,
         software=", ".join(dict.fromkeys(binary.software for binary in package.binaries if binary.software)),
     )
+
+
+def _provenance(package: ConcretePackage, origin: Origin, definition: Definition) -> WorkProvenance | None:
+    """What is collected of the attempts of a package besides outputs; None: nothing."""
+    asked = definition.provenance
+    probes: dict[str, WorkProbe] = {}
+    for binary in package.binaries:
+        for each in definition.software if binary.software else ():
+            if each.probe and "@".join(filter(None, (each.id, each.version))) == binary.software:
+                probes[binary.software] = WorkProbe(argv=each.probe, environment=binary.environment.exported)
+    if not (asked.script or asked.core_bytes or probes):
+        return None
+    name = script_file(asked.script) if asked.script else ""
+    files = (_brought(name, origin.captured[name]),) if name in origin.captured else ()
+    return WorkProvenance(script=asked.script, files=files, core_bytes=asked.core_bytes, probes=probes)
 
 
 def _binaries(package: ConcretePackage, block: Block, values: Values) -> tuple[WorkBinary, ...]:

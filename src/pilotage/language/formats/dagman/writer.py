@@ -41,6 +41,7 @@ FIELD_LOSSES: dict[type[Value], dict[str, str]] = {
         "description": _TARGET,
         "priority": "give it to condor_submit_dag with -priority",
         "hold": _TARGET,
+        "provenance": _TARGET,
     },
     Package: {
         "node_restriction": _MODEL,

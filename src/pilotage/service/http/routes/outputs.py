@@ -11,7 +11,7 @@ from pilotage.book.rows.derived_states import default_state
 from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts
 from pilotage.model.answers import LogPlace, Measured, OutputsPage, PackageOutput, PublishedFile
 from pilotage.model.events.payloads import OutputFile
-from pilotage.model.exchange.exchange import LogText
+from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.jobs.layout import PackageId
 from pilotage.reading.access import READ
 from pilotage.reading.queries import package_place
@@ -95,7 +95,8 @@ async def logs(
     def answer() -> LogsView:
         _, place, _ = _found(services, request, job, package)
         kept = backend.jobs.logs.read(job, place.dotted)
-        return LogsView(logs=[_view(each) for each in kept if attempt in (None, each.ref.attempt)])
+        printed = [each for each in kept if not each.stream.startswith(CORE_STREAM)]
+        return LogsView(logs=[_view(each) for each in printed if attempt in (None, each.ref.attempt)])
 
     return await services.ask(answer)
 
