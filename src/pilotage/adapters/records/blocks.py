@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import zstandard
 
 MAGIC = b"PLTGBLK1"
-LEVEL = 9
+LEVEL = 3
 _LENGTHS = struct.Struct("<IQ")
 _HEAD_BYTES = len(MAGIC) + _LENGTHS.size
 _DIGEST_BYTES = 16
