@@ -16,8 +16,8 @@ RECORD_VERSION = 1
 SHA256 = re.compile(r"[0-9a-f]{64}")
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
-PartKind = Literal["life-log", "definition", "list", "file", "output", "log", "core", "environment", "custom"]
-"""`file` is what came with the submission (programs, scripts, small inputs), `output` what attempts left in small files."""
+PartKind = Literal["life-log", "definition", "list", "file", "input", "output", "log", "core", "environment", "custom"]
+"""`file` is what came with the submission (programs, scripts), `input` and `output` are small files that were read and made."""
 
 
 class RecordPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -20,21 +20,21 @@ import msgspec
 from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.errors import PilotageError
-from pilotage.model.events.payloads import AccessRule, OutputFile
+from pilotage.model.events.payloads import AccessRule, InputInPlace, OutputFile
 from pilotage.model.jobs.submission import CAPTURED, CUSTOM, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
 
 NODES_MAX = 1000
 """Nodes that a record describes; the life log names all."""
-OUTPUTS_BYTES_MAX = 64 * 1024 * 1024
-"""Total size of the outputs that a record keeps."""
+FILES_BYTES_MAX = 64 * 1024 * 1024
+"""Total size of the inputs and outputs that a record keeps."""
 LIFE_LOG_BYTES = 4 * 1024 * 1024
 """Size of a part of a life log."""
 
 _CONTENT = re.compile(rb'\{"content":"([0-9a-f]{64})","base64":"([A-Za-z0-9+/=]*)"\}\n')
 _NODE = re.compile(rb'"node":("(?:[^"\\]|\\.)*")')
 _SITE = re.compile(rb'"site":("(?:[^"\\]|\\.)*")')
-_MANIFEST = b'"manifest":['
+_MANIFEST, _DESCRIBED = b'"manifest":[', b'"type":"InputsDescribed"'
 _EVENT, _END = b'{"event":', b'{"end":'
 _CONTENT_KINDS = ("definition", "list", "file", "custom")
 _text = msgspec.json.Decoder(str).decode
@@ -51,16 +51,17 @@ class _End(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class _StagedData(msgspec.Struct, frozen=True, kw_only=True):
+class _DataWithFiles(msgspec.Struct, frozen=True, kw_only=True):
     manifest: tuple[OutputFile, ...] | None = None
+    files: tuple[InputInPlace, ...] = ()
 
 
-class _StagedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    data: _StagedData
+class _EventWithFiles(msgspec.Struct, frozen=True, kw_only=True):
+    data: _DataWithFiles
 
 
-class _Staged(msgspec.Struct, frozen=True, kw_only=True):
-    event: _StagedEvent
+class _WithFiles(msgspec.Struct, frozen=True, kw_only=True):
+    event: _EventWithFiles
 
 
 class Extra(NamedTuple):
@@ -71,8 +72,8 @@ class Extra(NamedTuple):
     content: bytes
 
 
-ReadOutput = Callable[[OutputFile], "bytes | None"]
-"""Reads an output that an attempt staged, if it is small and still there."""
+ReadFile = Callable[[str, int], "bytes | None"]
+"""Reads an input or output by its name and size, if it is small and still there."""
 
 AddPart = Callable[[str, bytes], str]
 """Stores a content of a kind, and returns its sha256."""
@@ -85,14 +86,14 @@ def assemble(
     add_part: AddPart,
     nodes: Callable[[Iterable[str]], Iterable[NodeRow]],
     extras: Iterable[Extra] = (),
-    read_output: ReadOutput | None = None,
+    read_file: ReadFile | None = None,
     made_at: float,
     revision: int,
     cuts: Sequence[int] = (),
 ) -> JobRecord:
     """The record of a job that is over, from its row and its dump; `nodes` describes computers by name.
 
-    Outputs that `read_output` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them. Raises `NotADump`; parts that were added by then belong to no record.
+    Inputs and outputs that `read_file` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them. Raises `NotADump`; parts that were added by then belong to no record.
     """
     dump = _Dump(row.job, add_part, cuts)
     for line in lines:
@@ -104,7 +105,7 @@ def assemble(
         kind, name = kinds.get(sha256, ("list", sha256[:12]))
         add_part(kind, content)
         parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
-    for extra in chain(extras, _outputs(dump.outputs.values(), read_output)):
+    for extra in chain(extras, _files(dump, read_file)):
         sha256 = add_part(extra.kind, extra.content)
         parts.append(RecordPart(kind=extra.kind, name=extra.name, sha256=sha256, size_bytes=len(extra.content)))
     return JobRecord(
@@ -160,18 +161,18 @@ def dump_of(record: JobRecord, read_part: Callable[[str], bytes]) -> Iterator[by
     yield msgspec.json.encode(_End(end=True, contents=contents, events=events, sha256=hashed.hexdigest())) + b"\n"
 
 
-def _outputs(files: Iterable[OutputFile], read_output: ReadOutput | None) -> Iterator[Extra]:
-    """Those outputs that are still as they were staged."""
-    if read_output is None:
+def _files(dump: _Dump, read_file: ReadFile | None) -> Iterator[Extra]:
+    """Those inputs and outputs that are still as they were read and staged."""
+    if read_file is None:
         return
-    left_bytes = OUTPUTS_BYTES_MAX
-    for file in files:
-        if file.size_bytes > left_bytes:
+    left_bytes = FILES_BYTES_MAX
+    for kind, name, size_bytes, sha256 in dump.files():
+        if size_bytes > left_bytes:
             continue
-        content = read_output(file)
-        if content is not None and hashlib.sha256(content).hexdigest() == file.sha256:
+        content = read_file(name, size_bytes)
+        if content is not None and hashlib.sha256(content).hexdigest() == sha256:
             left_bytes -= len(content)
-            yield Extra("output", file.name, content)
+            yield Extra(kind, name, content)
 
 
 class _Dump:
@@ -182,7 +183,8 @@ class _Dump:
         self.contents: dict[str, bytes] = {}
         self.sites: set[str] = set()
         self.nodes: set[str] = set()
-        self.outputs: dict[str, OutputFile] = {}
+        self._inputs: dict[str, InputInPlace] = {}
+        self._outputs: dict[str, OutputFile] = {}
         self._job = job
         self._add_part = add_part
         self._cuts = list(reversed(cuts))
@@ -205,8 +207,8 @@ class _Dump:
         elif not line.startswith(_EVENT):
             self._take_content(line)
             return
-        elif _MANIFEST in line:
-            self._take_manifest(line)
+        elif _MANIFEST in line or _DESCRIBED in line:
+            self._take_files(line)
         self._events += 1
         self._lines.append(line)
         self._bytes += len(line)
@@ -239,13 +241,23 @@ class _Dump:
             raise self._fault("a content does not match its digest")
         self.contents[found[1].decode()] = content
 
-    def _take_manifest(self, line: bytes) -> None:
+    def _take_files(self, line: bytes) -> None:
         try:
-            event = msgspec.json.decode(line, type=_Staged).event
+            data = msgspec.json.decode(line, type=_WithFiles).event.data
         except msgspec.DecodeError as fault:
             raise self._fault(f"an event cannot be read: {fault}") from None
-        for file in event.data.manifest or ():
-            self.outputs[file.name] = file
+        for made in data.manifest or ():
+            self._outputs[made.name] = made
+        for read in data.files:
+            self._inputs[read.name] = read
+
+    def files(self) -> Iterator[tuple[PartKind, str, int, str]]:
+        """The kind, name, size and checksum of inputs that were read in place, and of outputs."""
+        for read in self._inputs.values():
+            if read.sha256 is not None and read.size_bytes is not None:
+                yield "input", read.name, read.size_bytes, read.sha256
+        for made in self._outputs.values():
+            yield "output", made.name, made.size_bytes, made.sha256
 
     def _cut(self) -> None:
         """End a part of the life log."""

@@ -14,7 +14,7 @@ from pilotage.model.records import JobRecord
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import AttemptLogs, Journal
 from pilotage.ports.records import RecordStore
-from pilotage.provenance.assembly import Extra, ReadOutput, assemble
+from pilotage.provenance.assembly import Extra, ReadFile, assemble
 
 LOGS_BYTES = 4 * 1024 * 1024
 """Logs of a job are in parts of this size."""
@@ -38,7 +38,7 @@ class Recorder:
         self._now = now
 
     def record(
-        self, job: str, *, logs: AttemptLogs | None = None, read_output: ReadOutput | None = None
+        self, job: str, *, logs: AttemptLogs | None = None, read_file: ReadFile | None = None
     ) -> JobRecord | None:
         """Make the record of a job that is over, durable on return, unless it is current; None if the job is not over."""
         row = self._journal.job(job)
@@ -54,7 +54,7 @@ class Recorder:
             add_part=lambda kind, content: self._store.add_parts([(kind, content)])[0],
             nodes=self._nodes,
             extras=() if logs is None else log_parts(logs.read_job(job)),
-            read_output=read_output,
+            read_file=read_file,
             made_at=self._now(),
             revision=last.revision + 1 if last is not None else 1,
             cuts=() if last is None else [part.size_bytes for part in last.parts if part.kind == "life-log"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,7 +39,7 @@ def in_a_child(do: Callable[[], int]) -> int:
     if child == 0:
         status = 70
         try:
-            status = do()
+            status = min(do(), 1)
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -77,7 +78,7 @@ def test_killed_at_any_step_a_record_is_whole_or_not_there(book: SqliteJournal, 
     found = {"whole": 0, "none": 0}
     for number, step in enumerate(range(1, steps, steps // KILLS)):
         folder = tmp_path / f"records-{number}"
-        assert in_a_child(lambda folder=folder, step=step: recorded(book, folder, stop_at=step)) == KILLED
+        assert in_a_child(partial(recorded, book, folder, stop_at=step)) == KILLED
         store = FolderRecords(folder)
         record = store.record("j1")
         found["none" if record is None else "whole"] += 1
@@ -97,7 +98,7 @@ def test_killed_while_a_second_revision_is_made_the_first_stays(book: SqliteJour
     keep(book, [Stream("service", "later").event(Noted(text="late"), job="j1")], at=START + 50)
     steps = 400
     for step in range(20, steps, 40):
-        in_a_child(lambda step=step: recorded(book, tmp_path / "kept", stop_at=step) and 0)
+        in_a_child(partial(recorded, book, tmp_path / "kept", stop_at=step))
         store = FolderRecords(tmp_path / "kept")
         assert store.record("j1", 1) == first
         assert list(store.check()) == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotage.client.errors import ServerRefused
+from pilotage.client.errors import ServerError, ServerRefused
 from pilotage.client.server import path_of
 from pilotage.model.records import Annotation, JobRecord
 from pilotage.ports.records import DamagedPart, StoredRecord
@@ -96,15 +96,24 @@ def records_at(server: Server) -> ServedRecords:
 
 
 def record_to_show(records: ServedRecords, job: str, revision: int | None = None) -> JobRecord:
-    """The record of a job; one that is over and has none gets it now. Raises `ServerRefused`."""
-    found = records.record(job, revision)
-    if found is not None:
-        return found
+    """The record of a job, made now if the job is over and its record is missing or not current. Raises `ServerError`."""
     if revision is not None:
-        raise ServerRefused(
-            f"there is no revision {revision} of the record", subject=f"job {job}", status=404, code="unknown_record"
-        )
-    records.make(job)
+        found = records.record(job, revision)
+        if found is None:
+            raise ServerRefused(
+                f"there is no revision {revision} of the record",
+                subject=f"job {job}",
+                status=404,
+                code="unknown_record",
+            )
+        return found
+    try:
+        records.make(job)
+    except ServerError:  # purged, of another service, or not to be changed by this user: what there is will do
+        found = records.record(job)
+        if found is None:
+            raise
+        return found
     made = records.record(job)
     assert made is not None
     return made

@@ -284,9 +284,11 @@ class ProvenanceSettings(Section, frozen=True, kw_only=True):
     recorded_after_seconds: Annotated[
         Interval, _doc("Seconds from its last event until the record of a finished job is made.")
     ] = 10.0
-    output_bytes_max: Annotated[
+    file_bytes_max: Annotated[
         Quota,
-        _doc("Outputs up to this size are kept in the record, 64 MiB of a job at most; of others their checksums."),
+        _doc(
+            "Inputs and outputs up to this size are kept in the record, 64 MiB of a job at most; of others their checksums."
+        ),
     ] = 256 * KIBIBYTE
     kept_days: Annotated[Duration, _doc("Days from the end of a job until its record is deleted; 0: never.")] = 0.0
     variables: Annotated[

@@ -276,7 +276,7 @@ class Services:
                 open_store=open_records,
                 clock=clock,
                 logs=self._logs,
-                outputs=self._outputs,
+                files=self._files,
                 is_incomplete=self._inputs_pending,
                 writes=not at_rest,
             )
@@ -317,8 +317,8 @@ class Services:
         """Whether checksums of the inputs of a job that ran here are still being worked out."""
         return self.backend is not None and self.backend.jobs.inputs_pending(job)
 
-    def _outputs(self, row: JobRow) -> Callable[[str, int], bytes] | None:
-        """What reads the outputs of a job that ran here."""
+    def _files(self, row: JobRow) -> Callable[[str, int], bytes] | None:
+        """What reads the files of a job that ran here."""
         if self.backend is None or (folder := self.backend.folder_of(row)) is None:
             return None
         tree = self.backend.jobs.tree

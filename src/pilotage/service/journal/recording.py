@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from pilotage.book.rows.rows import JobRow
 from pilotage.model.errors import PilotageError
-from pilotage.model.events.payloads import OutputFile
 from pilotage.model.settings.settings import ProvenanceSettings
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import AttemptLogs, Clock, Journal
@@ -41,8 +40,8 @@ class OpenRecords(Protocol):
         ...
 
 
-ReadOutputs = Callable[[JobRow], "Callable[[str, int], bytes] | None"]
-"""Gives, for a job that ran here, what reads its outputs by name and size; raises `PilotageError` or `OSError`."""
+ReadFiles = Callable[[JobRow], "Callable[[str, int], bytes] | None"]
+"""Gives, for a job that ran here, what reads its files by name and size; raises `PilotageError` or `OSError`."""
 
 
 class RecordKeeping:
@@ -56,7 +55,7 @@ class RecordKeeping:
         open_store: OpenRecords,
         clock: Clock,
         logs: Callable[[], AttemptLogs | None] = lambda: None,
-        outputs: ReadOutputs = lambda _: None,
+        files: ReadFiles = lambda _: None,
         is_incomplete: Callable[[str], bool] = lambda _: False,
         writes: bool = True,
     ) -> None:
@@ -69,7 +68,7 @@ class RecordKeeping:
         self._open_store = open_store
         self._clock = clock
         self._logs = logs
-        self._outputs = outputs
+        self._files = files
         self._is_incomplete = is_incomplete
         self._writes = writes
         self.uploads = RecordUploads()
@@ -132,23 +131,23 @@ class RecordKeeping:
             raise RecordNotReady("the checksums of its inputs are still being worked out", subject=f"job {job}")
 
         row = self._journal.job(job)
-        read = self._outputs(row) if row is not None else None
+        read = self._files(row) if row is not None else None
         small = None if read is None else self._small(read)
         with self.writing() as store:
             recorder = Recorder(self._journal, store, now=self._clock.now)
-            made = recorder.record(job, logs=self._logs(), read_output=small)
+            made = recorder.record(job, logs=self._logs(), read_file=small)
         if made is not None:
             log.debug("job %s is recorded: revision %d", job, made.revision)
         return made
 
-    def _small(self, read: Callable[[str, int], bytes]) -> Callable[[OutputFile], bytes | None]:
-        """Reads an output unless it is too large, or no longer there."""
+    def _small(self, read: Callable[[str, int], bytes]) -> Callable[[str, int], bytes | None]:
+        """Reads a file unless it is too large, or no longer there."""
 
-        def read_small(file: OutputFile) -> bytes | None:
-            if file.size_bytes > self._settings.output_bytes_max:
+        def read_small(name: str, size_bytes: int) -> bytes | None:
+            if size_bytes > self._settings.file_bytes_max:
                 return None
             try:
-                return read(file.name, file.size_bytes)
+                return read(name, size_bytes)
             except (PilotageError, OSError):
                 return None  # removed or replaced since: its checksum is in the life log
 
