@@ -90,6 +90,7 @@ RECORDS: list[tuple[Any, type[d.Value]]] = [
     (s.ExecutionFields, d.Execution),
     (s.InfrastructureFields, d.Infrastructure),
     (s.SoftwareFields, d.Software),
+    (s.ComparisonFields, d.Comparison),
 ]
 
 

@@ -73,3 +73,31 @@ def test_a_limit_that_no_package_has_is_a_warning() -> None:
 def test_every_broken_rule_is_told() -> None:
     text = "stages:\n  - {run: x, shell: y}\n  - {run: x, inputs: ['']}\n  - {run: 'a }'}\n  - {name: s}\n"
     assert [fault.code for fault in refused(text)] == ["no-lines", "two-commands", "bad-input", "bad-template"]
+
+
+@pytest.mark.parametrize(
+    "comparison, code, column",
+    [
+        ("{files: '*.dat', as: sums}", "unknown-choice", 31),
+        ("{files: '*.dat'}", "missing-field", 10),
+        ("{as: text}", "missing-field", 10),
+        ("{files: [], as: text}", "bad-comparison", 18),
+        ("{files: '{n}.dat', as: text}", "misplaced-placeholder", 18),
+        ("{files: a, as: text, tolerance: 1e-9}", "bad-comparison", 42),
+        ("{files: a, as: numbers, tolerance: -1}", "out-of-range", 45),
+        ("{files: a, as: numbers, tolerance: 1e999}", "out-of-range", 45),
+        ("{files: a, as: identical, ignore: x}", "bad-comparison", 44),
+        ("{files: a, as: text, ignore: '('}", "bad-expression", 39),
+        ("{files: a, as: text, ignore: '(a)*\\1'}", "bad-expression", 39),
+        ("{files: a, as: text, ignored: x}", "unknown-field", 31),
+    ],
+)
+def test_a_bad_comparison_is_refused_where_it_is(comparison: str, code: str, column: int) -> None:
+    fault = only_fault(f"compare: {comparison}\nstages:\n  - run: x\n")
+    assert (fault.code, fault.line, fault.column) == (code, 3, column)
+
+
+def test_one_comparison_needs_no_list_and_ignored_lines_may_have_braces() -> None:
+    text = "compare: {files: '*.log', as: text, ignore: '^[0-9]{4}-'}\nstages:\n  - run: x\n"
+    (found,) = expanded(text).definition.compare
+    assert (found.files, found.compared_as, found.ignore) == (("*.log",), "text", ("^[0-9]{4}-",))

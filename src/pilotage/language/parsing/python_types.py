@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from pilotage.model.jobs import definition
-from pilotage.model.jobs.definition import Acquisition, ContainerEngine, Disposition, ParameterType, Retention, Role
+from pilotage.model.jobs.definition import (
+    Acquisition,
+    ComparedAs,
+    ContainerEngine,
+    Disposition,
+    ParameterType,
+    Retention,
+    Role,
+)
 from pilotage.model.states import Action, Reason
 
 Size = int | str  # bytes, or a text with a unit
@@ -264,6 +272,21 @@ class ProvenanceFields(TypedDict, total=False):
     data: Mapping[str, Text]
 
 
+class _ComparisonFields(TypedDict, total=False):
+    files: Sequence[str] | str
+    compared_as: ComparedAs
+    tolerance: float
+    absolute_tolerance: float
+    ignore: Sequence[str] | str
+
+
+_As = TypedDict("_As", {"as": ComparedAs}, total=False)  # a word of Python cannot name a field of a class
+
+
+class ComparisonFields(_ComparisonFields, _As, total=False):
+    """When outputs of two runs count as equal."""
+
+
 class JobFields(TypedDict, total=False):
     """The head of a document."""
 
@@ -280,3 +303,4 @@ class JobFields(TypedDict, total=False):
     provenance: ProvenanceFields | definition.Provenance
     software: Sequence[SoftwareFields | definition.Software]
     catalogue: Sequence[str] | str
+    compare: Sequence[ComparisonFields | definition.Comparison] | ComparisonFields | definition.Comparison

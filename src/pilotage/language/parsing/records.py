@@ -158,6 +158,7 @@ ALONE: dict[type, str] = {
     definition.Script: "run",
     definition.AbortOn: "exit_code",
 }
+SHORT: dict[tuple[type, str], str] = {(definition.Comparison, "compared_as"): "as"}  # a word of Python cannot name a field
 SPECIAL: dict[tuple[type, str], Kind] = {
     (definition.Binary, "run"): Command(),
     (definition.Execution, "run"): Command(),
@@ -324,7 +325,7 @@ def fields_of(struct: type[definition.Value]) -> tuple[Field, ...]:
     found = []
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
-        short = field.name
+        short = SHORT.get((struct, field.name), field.name)
         for suffix in ("_bytes", "_seconds"):
             short = short.removesuffix(suffix)
         default = (

@@ -18,6 +18,7 @@ from pilotage.model.errors import did_you_mean
 from pilotage.model.jobs.definition import (
     Binary,
     Combination,
+    Comparison,
     Definition,
     Environment,
     InputFile,
@@ -100,7 +101,7 @@ def check_software(software: Software, report: Report, mark: MarkOf) -> None:
 
 
 _ANY_TEXT = frozenset(
-    {"description", "job", "pattern", "expression", "boutiques", "files", "csv", "lines", "values", "range"}
+    {"description", "job", "pattern", "expression", "boutiques", "files", "csv", "lines", "values", "range", "ignore"}
 )
 
 
@@ -214,6 +215,8 @@ def _faults(value: Value, definition: Definition) -> Iterator[Fault]:
             yield "bad-rule", message, "", ()
     elif isinstance(value, Environment):
         yield from _environment_faults(value)
+    elif isinstance(value, Comparison):
+        yield from _comparison_faults(value)
     elif isinstance(value, Software):
         if not value.infrastructures and value.boutiques is None:
             yield (
@@ -307,6 +310,21 @@ def _output_faults(output: OutputFile) -> Iterator[Fault]:
     if len(kept) > 1:
         message = f"the dispositions {' and '.join(sorted(kept))} contradict each other"
         yield "contradicting-dispositions", message, "", ("dispositions",)
+
+
+def _comparison_faults(comparison: Comparison) -> Iterator[Fault]:
+    if not comparison.files or not all(comparison.files):
+        yield "bad-comparison", "a comparison needs the names of files, or patterns", "", ("files",)
+    for position, name in enumerate(comparison.files):
+        if gaps := parse_template(name).placeholders:
+            message = f"{gaps[0]} is not allowed in the files of a comparison, which is the same for all packages"
+            yield "misplaced-placeholder", message, f"write * instead of {gaps[0]}", ("files", position)
+    for field in ("tolerance", "absolute_tolerance"):
+        if getattr(comparison, field) and comparison.compared_as != "numbers":
+            yield "bad-comparison", f"{field} is for numbers", "write as: numbers", (field,)
+    if comparison.ignore and comparison.compared_as == "identical":
+        message = "ignored lines are for text and numbers: identical files have the same bytes"
+        yield "bad-comparison", message, "write as: text", ("ignore",)
 
 
 def _environment_faults(environment: Environment) -> Iterator[Fault]:

@@ -175,6 +175,7 @@ SECTIONS: tuple[tuple[type[definition.Value], str], ...] = (
     (definition.Scripts, "Scripts"),
     (definition.Script, "Script"),
     (definition.AbortOn, "Abort on"),
+    (definition.Comparison, "Comparison"),
 )
 
 

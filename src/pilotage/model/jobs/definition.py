@@ -34,6 +34,7 @@ Operator = Literal["dot", "cross", "flat-cross", "match"]
 ContainerEngine = Literal["any", "apptainer", "podman", "docker"]
 ParameterType = Literal["text", "integer", "number", "yes-no"]
 Role = Literal["work", "final", "provisioner", "service"]
+ComparedAs = Literal["identical", "numbers", "text"]
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -347,6 +348,29 @@ class Provenance(Value, frozen=True, kw_only=True):
     data: Annotated[dict[str, str], _doc("Names and values, kept as tags of the job.")] = {}
 
 
+class Comparison(Value, frozen=True, kw_only=True):
+    """When outputs of two runs count as equal; the first one whose `files` match a name is used, else bytes must be identical."""
+
+    files: Annotated[tuple[str, ...], _doc("Names of outputs, or patterns; one without `/` fits in any folder.")]
+    compared_as: Annotated[
+        ComparedAs,
+        _doc(
+            "`identical`: the same bytes; `numbers`: the same words, and numbers within the tolerances; `text`: the same lines."
+        ),
+    ]
+    tolerance: Annotated[
+        Annotated[float, Meta(ge=0)],
+        _doc("With `numbers`, relative: numbers may differ by this part of the larger one."),
+    ] = 0
+    absolute_tolerance: Annotated[
+        Annotated[float, Meta(ge=0)], _doc("With `numbers`: numbers may differ by this, however small they are.")
+    ] = 0
+    ignore: Annotated[
+        tuple[Annotated[str, EXPRESSION], ...],
+        _doc("Regular expressions: lines in which one is found do not count; not with `identical`."),
+    ] = ()
+
+
 class Definition(Value, frozen=True, kw_only=True):
     """A whole job."""
 
@@ -364,6 +388,9 @@ class Definition(Value, frozen=True, kw_only=True):
     environment: Annotated[Environment, _doc("Variables of every package.")] = Environment()
     provenance: Annotated[Provenance, _doc("What is kept with the record of the job.")] = Provenance()
     software: Annotated[tuple[Software, ...], _doc("Descriptions of software.")] = ()
+    compare: Annotated[
+        tuple[Comparison, ...], _doc("When outputs of a later run count as equal; results do not depend on it.")
+    ] = ()
     stages: Annotated[tuple[Stage, ...], _doc("What is to be done.")] = ()
 
     @property
