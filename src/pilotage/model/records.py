@@ -55,6 +55,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     state: str
     made_at: float
+    made_by: str = ""  # the version of pilotage
     heard_at: float = 0.0  # when the last event was received that it has
     submitted_at: float | None = None
     ended_at: float | None = None

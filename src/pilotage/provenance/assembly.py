@@ -23,6 +23,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import AccessRule, InputInPlace, OutputFile
 from pilotage.model.jobs.submission import CAPTURED, CUSTOM, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
+from pilotage.model.version import VERSION
 
 NODES_MAX = 1000
 """Nodes that a record describes; the life log names all."""
@@ -116,6 +117,7 @@ def assemble(
         name=row.name,
         state=row.state,
         made_at=made_at,
+        made_by=VERSION,
         heard_at=row.heard_at,
         submitted_at=row.submitted_at,
         ended_at=row.entered_at,

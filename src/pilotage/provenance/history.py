@@ -27,9 +27,9 @@ from pilotage.language.text.patterns import matches
 from pilotage.model.answers import Measured
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import BinaryEnd, InputsDescribed, OutputFile, PhaseTimes, StageExpanded
-from pilotage.model.jobs.definition import Definition
+from pilotage.model.jobs.definition import Definition, Package
 from pilotage.model.jobs.layout import PackageId
-from pilotage.model.jobs.submission import TARGETS, Captured
+from pilotage.model.jobs.submission import RESOLVED, TARGETS, Captured, ResolvedLists
 from pilotage.model.records import JobRecord, RecordNode
 from pilotage.provenance.folded_job import FoldedJob, UnreadableRecord
 
@@ -178,11 +178,12 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class History:
     """A record, opened; nothing of it changes."""
 
-    __slots__ = ("_opened", "job", "nodes", "record")
+    __slots__ = ("_opened", "job", "lists", "nodes", "record")
 
-    def __init__(self, record: JobRecord, job: JobHistory, opened: _Opened) -> None:
+    def __init__(self, record: JobRecord, job: JobHistory, lists: ResolvedLists, opened: _Opened) -> None:
         """Made by `history_of`."""
         self.record = record
+        self.lists = lists  # as they were read for the submission
         self.job = job
         self.nodes: tuple[RecordNode, ...] = record.nodes
         self._opened = opened
@@ -202,6 +203,10 @@ class History:
 
         place = parse_dotted(dotted)
         return self._opened.package(place) if place is not None and self._opened.has(place) else None
+
+    def declared(self, number: int) -> tuple[Package, str]:
+        """A package by its number as its document declares it, placeholders included, and its tag in the iteration."""
+        return self._opened.declared(number)
 
 
 def history_of(record: JobRecord, read_part: ReadPart) -> History:
@@ -235,7 +240,8 @@ def history_of(record: JobRecord, read_part: ReadPart) -> History:
         ended_at=row.entered_at,
         cause=row.cause,
     )
-    return History(record, job, _Opened(folded, recorded))
+    lists = msgspec.json.decode(read_part(names[RESOLVED]), type=ResolvedLists) if RESOLVED in names else ResolvedLists()
+    return History(record, job, lists, _Opened(folded, recorded))
 
 
 def _event_lines(record: JobRecord, read_part: ReadPart) -> Iterator[bytes]:
@@ -340,6 +346,11 @@ class _Opened:
         if number is None:
             return msgspec.structs.replace(found, files=_produced(place, found.granted))
         return self._written(found, number, started=bool(facts.started))
+
+    def declared(self, number: int) -> tuple[Package, str]:
+        assert self._expansion is not None
+        block, position = self._expansion.locate(number)
+        return block.package, block.tag(position)
 
     def _number(self, place: PackageId) -> int | None:
         layout = self._expansion.layouts.get(place.stage - 1) if self._expansion is not None else None

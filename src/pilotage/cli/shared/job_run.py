@@ -63,6 +63,8 @@ def signals_raised() -> Iterator[None]:
 
 AtEnd = Callable[["JobWatcher"], None]
 """Called when a job has ended, before its summary is printed."""
+Summarize = Callable[["Progress", int], None]
+"""Prints the summary of a job that has ended with an exit code."""
 
 
 def run_job(
@@ -73,8 +75,9 @@ def run_job(
     detach: bool,
     as_json: bool,
     at_end: AtEnd | None = None,
+    summarize: Summarize | None = None,
 ) -> int:
-    """Run a job to its end and return the exit code."""
+    """Run a job to its end and return the exit code; `summarize` prints another summary than the usual one."""
     from pilotage.app.jobs.submit import submit_to
     from pilotage.app.service.session import Session
 
@@ -109,6 +112,7 @@ def run_job(
             as_json=as_json,
             again=WITHOUT_FRESH if how.fresh else AGAIN,
             at_end=at_end,
+            summarize=summarize,
         )
 
 
@@ -185,6 +189,7 @@ def follow_job(
     detach: bool = False,
     again: str = AGAIN,
     at_end: AtEnd | None = None,
+    summarize: Summarize | None = None,
 ) -> int:
     """Show a job until it ends or a signal comes, and return the exit code; `again` is the command that continues it."""
     try:  # from the first line on: the job is submitted, and a signal may come while the watcher is imported
@@ -197,7 +202,7 @@ def follow_job(
                 begin()
             if detach:
                 return _detached(job, as_json=as_json)
-            return watch_to_end(following, as_json=as_json, at_end=at_end)
+            return watch_to_end(following, as_json=as_json, at_end=at_end, summarize=summarize)
     except (KeyboardInterrupt, Terminated):
         return _interrupted(job, session, again=again, as_json=as_json)
     except HungUp:
@@ -272,7 +277,9 @@ def _stopped(job: str, session: Session, *, again: str) -> int:
     return ExitCode.STOPPED
 
 
-def watch_to_end(following: JobWatcher, *, as_json: bool, at_end: AtEnd | None = None) -> int:
+def watch_to_end(
+    following: JobWatcher, *, as_json: bool, at_end: AtEnd | None = None, summarize: Summarize | None = None
+) -> int:
     """Show a job until it ends, print its summary, and return the exit code."""
     from pilotage.app.jobs.watch import exit_code_of
     from pilotage.cli.shared.progress import TroubleOnly, choose_display
@@ -288,7 +295,9 @@ def watch_to_end(following: JobWatcher, *, as_json: bool, at_end: AtEnd | None =
     code = exit_code_of(progress)
     if at_end is not None:
         at_end(following)
-    if as_json:
+    if summarize is not None:
+        summarize(progress, code)
+    elif as_json:
         emit([_json(summary_object(progress, code))])
     else:
         killed_for = following.killed_for() if progress.state == "CANCELLED" else ""

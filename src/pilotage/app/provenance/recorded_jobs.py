@@ -1,0 +1,143 @@
+"""Recorded jobs, opened: from a server, or from a folder of records; and which of them used or made a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pilotage.model.errors import PilotageError, extra
+from pilotage.provenance.history import FileUse, History, history_of
+from pilotage.provenance.trace import Direction
+
+if TYPE_CHECKING:
+    from pilotage.client import Server
+    from pilotage.ports.records import RecordReader, StoredRecord
+
+HISTORIES_MAX = 8
+"""Opened records that are held at once."""
+SCANNED_MAX = 10_000
+"""Records that are opened to find a file."""
+_CHANGES_AT_ONCE = 1000
+
+
+class UnknownRecordedJob(PilotageError):
+    """There is no record of this job: it is not over, or its record is elsewhere."""
+
+
+class TooManyRecords(PilotageError):
+    """More records than can be opened one by one: name the job of the file, as JOB/NAME."""
+
+
+class RecordedJobs:
+    """The records of a storage, opened as values; those that were opened last are held."""
+
+    def __init__(
+        self, records: RecordReader, jobs: Callable[[], Sequence[str]], find: Callable[[str], str] = str
+    ) -> None:
+        """`jobs` lists the recorded jobs, the earliest first; `find` returns the id of a job by its id or name."""
+        self.records = records
+        self.find = find
+        self._jobs = jobs
+        self._histories: dict[str, History] = {}
+        self._by_file: dict[Direction, dict[str, list[str]]] | None = None
+
+    def history(self, job: str) -> History | None:
+        """The record of a job, opened; None if there is none. Raises `UnreadableRecord`."""
+        found = self._histories.pop(job, None)
+        if found is None:
+            record = self.records.record(job)
+            if record is None:
+                return None
+            found = history_of(record, self.records.content)
+            if len(self._histories) >= HISTORIES_MAX:
+                del self._histories[next(iter(self._histories))]
+        self._histories[job] = found
+        return found
+
+    def opened(self, job: str) -> History:
+        """The same; raises `UnknownRecordedJob` if there is none."""
+        found = self.history(job)
+        if found is None:
+            raise UnknownRecordedJob(
+                "there is no record of this job",
+                subject=f"job {job}",
+                next_step="see: pilotage provenance list",
+            )
+        return found
+
+    def jobs_with_file(self, sha256: str, direction: Direction) -> Sequence[str]:
+        """The recorded jobs that used or made a content, the earliest first."""
+        if self._by_file is None:
+            self._by_file = self._scanned()
+        return self._by_file[direction].get(sha256, ())
+
+    def jobs_with_name(self, name: str) -> Iterator[tuple[str, FileUse]]:
+        """The recorded jobs that made a file of a name, the latest first, each with the file."""
+        from pilotage.provenance.trace import file_in_job
+
+        for job in reversed(self._jobs()):
+            history = self.history(job)
+            found = file_in_job(history, name) if history is not None else None
+            if found is not None and found.direction == "produced":
+                yield job, found
+
+    def _scanned(self) -> dict[Direction, dict[str, list[str]]]:
+        """Jobs by the checksums of their files; every record is opened once."""
+        found: dict[Direction, dict[str, list[str]]] = {"consumed": {}, "produced": {}}
+        jobs = self._jobs()
+        if len(jobs) > SCANNED_MAX:
+            raise TooManyRecords(f"there are {len(jobs):,} records; at most {SCANNED_MAX:,} are opened for one trace")
+        for job in jobs:
+            history = self.history(job)
+            for package in history.packages() if history is not None else ():
+                for file in package.files:
+                    if file.sha256 is None:
+                        continue
+                    known = found[file.direction].setdefault(file.sha256, [])
+                    if job not in known[-1:]:
+                        known.append(job)
+        return found
+
+
+@contextmanager
+def recorded_at(server: Server, find: Callable[[str], str]) -> Iterator[RecordedJobs]:
+    """The records of a server that the user may read; `find` returns the id of a job by its id or name."""
+    from pilotage.app.provenance.served_records import records_at
+
+    records = records_at(server)
+
+    def jobs() -> list[str]:
+        return _by_time({each.job: each for each in records.find(owner="", submitted_from=0.0, submitted_before=0.0)})
+
+    yield RecordedJobs(records, jobs, find)
+
+
+@contextmanager
+def recorded_in(folder: Path) -> Iterator[RecordedJobs]:
+    """The records of a folder, such as a copy of a storage. Raises `RecordStoreError`."""
+    with extra("provenance", purpose="to read records of jobs"):
+        from pilotage.adapters.records.folder import FolderRecords
+    store = FolderRecords(folder, writes=False)
+
+    def jobs() -> list[str]:
+        found: dict[str, StoredRecord] = {}
+        after = 0
+        while changes := store.changes(after=after, limit=_CHANGES_AT_ONCE):
+            after = changes[-1].position
+            for each in changes:
+                if each.change == "deletion":
+                    found.pop(each.job, None)
+                elif each.change == "record":
+                    found[each.job] = each
+        return _by_time(found)
+
+    try:
+        yield RecordedJobs(store, jobs)
+    finally:
+        store.close()
+
+
+def _by_time(found: Mapping[str, StoredRecord]) -> list[str]:
+    return sorted(found, key=lambda job: (found[job].submitted_at or 0.0, found[job].position))

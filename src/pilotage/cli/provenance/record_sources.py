@@ -1,0 +1,54 @@
+"""Where commands read records from: a server, or a folder of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pilotage.cli.shared.server import connect_to_read, server_option
+
+if TYPE_CHECKING:
+    from pilotage.app.provenance.recorded_jobs import RecordedJobs
+    from pilotage.client import Server
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def records_options(command: Decorated) -> Decorated:
+    """`--records`, and `--server`, `--token-file` and `--ca-file`."""
+    command = server_option(command)
+    return click.option(
+        "--records",
+        "folder",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="FOLDER",
+        help="Read the records of FOLDER, such as a copy of a storage, instead of those of a server.",
+    )(command)
+
+
+@contextmanager
+def recorded_jobs(folder: Path | None, server: str | None, token_file: str | None) -> Iterator[RecordedJobs]:
+    """The records that a command reads."""
+    from pilotage.app.provenance.recorded_jobs import recorded_at, recorded_in
+
+    if folder is not None:
+        with recorded_in(folder) as found:
+            yield found
+        return
+    with connect_to_read(server, token_file) as connection, recorded_at(connection, lambda word: _job(connection, word)) as found:
+        yield found
+
+
+def _job(connection: Server, word: str) -> str:
+    """The id of a job from its id or name; a word that the book does not know may be the id of a record."""
+    from pilotage.cli.shared.job_names import find_job_to_show
+    from pilotage.client import ServerRefused
+
+    try:
+        return find_job_to_show(connection, word)
+    except ServerRefused:
+        return word

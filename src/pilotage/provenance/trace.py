@@ -1,0 +1,217 @@
+"""Traces a file through recorded jobs: the packages and inputs that made it, or what used it, across jobs.
+
+A trace is a list of lines with depths, so that a chain of any length can be read and shown as it is found. A package is followed
+once; where it is met again, the line says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from pilotage.provenance.history import FileUse, History, PackageHistory
+
+LINES_MAX = 10_000
+"""Lines of a trace, unless another limit is given."""
+
+_EMPTY = hashlib.sha256(b"").hexdigest()
+
+Direction = Literal["consumed", "produced"]
+Origin = Literal["package", "captured", "outside"]
+
+
+class RecordedFiles(Protocol):
+    """Records by the files of their jobs."""
+
+    def jobs_with_file(self, sha256: str, direction: Direction) -> Sequence[str]:
+        """The recorded jobs that used or made a content, the earliest first."""
+        ...
+
+    def history(self, job: str) -> History | None:
+        """The record of a job, opened; None if there is none."""
+        ...
+
+
+class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file, or the package that made or used it; what belongs to it follows one deeper."""
+
+    depth: int
+    kind: Literal["file", "package"]
+    job: str = ""
+    package: str = ""  # dotted
+    name: str = ""  # of the file or the package
+    sha256: str | None = None
+    size_bytes: int | None = None
+    origin: Origin | None = None  # of a file without a maker: it came with the submission, or from outside
+    locator: str = ""
+    command: str = ""
+    site: str = ""
+    node: str = ""
+    ended_at: float | None = None
+    followed_above: bool = False
+    cut: bool = False  # there is more, beyond the limit of lines
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A package of a job, or a file and the package that made it, at a depth."""
+
+    depth: int
+    job: str
+    file: FileUse | None = None
+    package: PackageHistory | None = None
+
+
+def trace_back(
+    files: RecordedFiles, start: Sequence[tuple[str, FileUse]], *, lines_max: int = LINES_MAX
+) -> Iterator[TraceLine]:
+    """What made files, each given with the job that knows it (empty: a file by its checksum alone)."""
+    return _lines([_Found(0, job, file=file) for job, file in start], _Backward(files), lines_max)
+
+
+def trace_forward(
+    files: RecordedFiles, start: Sequence[tuple[str, FileUse]], *, lines_max: int = LINES_MAX
+) -> Iterator[TraceLine]:
+    """What used files, and what was made of them."""
+    return _lines([_Found(0, job, file=file) for job, file in start], _Forward(files), lines_max)
+
+
+class _Follows(Protocol):
+    def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
+        """The packages that belong to a file."""
+        ...
+
+    def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
+        """The files that belong to a package."""
+        ...
+
+
+def _lines(start: list[_Found], follows: _Follows, lines_max: int) -> Iterator[TraceLine]:
+    waiting = list(reversed(start))
+    followed: set[tuple[str, ...]] = set()
+    for _ in range(lines_max):
+        if not waiting:
+            return
+        found = waiting.pop()
+        if found.package is not None:
+            key = found.job, found.package.id
+            yield _package_line(found, found.package, followed_above=key in followed)
+            more = follows.of_package(found, found.package) if key not in followed else []
+            followed.add(key)
+        else:
+            assert found.file is not None
+            more = follows.of_file(found, found.file)
+            yield _file_line(found, found.file, is_made=any(each.package is not None for each in more))
+        waiting.extend(reversed(more))
+    if waiting:
+        yield TraceLine(depth=waiting[-1].depth, kind="file" if waiting[-1].file is not None else "package", cut=True)
+
+
+class _Backward:
+    """From a file to the package that made it, and from a package to the files that it read."""
+
+    def __init__(self, files: RecordedFiles) -> None:
+        self._files = files
+
+    def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
+        maker = self._own_maker(found, file)
+        if (maker is None or maker.granted is None) and file.sha256 is not None:  # else it was adopted from an earlier job
+            for job in self._files.jobs_with_file(file.sha256, "produced"):
+                if job == found.job:
+                    continue
+                if earlier := _with_file(self._files.history(job), file, "produced"):
+                    return [_Found(found.depth + 1, job, package=earlier[0])]
+        return [_Found(found.depth + 1, found.job, package=maker)] if maker is not None else []
+
+    def _own_maker(self, found: _Found, file: FileUse) -> PackageHistory | None:
+        history = self._files.history(found.job) if file.package else None
+        return history.package(file.package) if history is not None else None
+
+    def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
+        return [_Found(found.depth + 1, found.job, file=each) for each in package.consumed]
+
+
+class _Forward:
+    """From a file to all packages that read it, and from a package to the files that it made."""
+
+    def __init__(self, files: RecordedFiles) -> None:
+        self._files = files
+
+    def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
+        if file.sha256 is None:
+            return []
+        return [
+            _Found(found.depth + 1, job, package=user)
+            for job in self._files.jobs_with_file(file.sha256, "consumed")
+            for user in _with_file(self._files.history(job), file, "consumed", same_name=job == found.job)
+        ]
+
+    def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
+        return [_Found(found.depth + 1, found.job, file=each) for each in package.produced]
+
+
+def _with_file(
+    history: History | None, file: FileUse, direction: Direction, *, same_name: bool = False
+) -> list[PackageHistory]:
+    """The packages that used or made a content: under the name of the file if there are any, else under any name.
+
+    Small files of one content are common. So within one job the name counts, too, and for empty files in any job.
+    """
+    named: list[PackageHistory] = []
+    others: list[PackageHistory] = []
+    for package in history.packages() if history is not None else ():
+        names = [each.name for each in package.files if (each.sha256, each.direction) == (file.sha256, direction)]
+        if any(_base(name) == _base(file.name) if not same_name else name == file.name for name in names):
+            named.append(package)
+        elif names:
+            others.append(package)
+    return named if named or same_name or file.sha256 == _EMPTY else others
+
+
+def _base(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _file_line(found: _Found, file: FileUse, *, is_made: bool) -> TraceLine:
+    origin: Origin = "package" if is_made or file.package else file.source
+    return TraceLine(
+        depth=found.depth,
+        kind="file",
+        job=found.job,
+        name=file.name,
+        sha256=file.sha256,
+        size_bytes=file.size_bytes,
+        origin=origin,
+        locator=file.locator,
+    )
+
+
+def _package_line(found: _Found, package: PackageHistory, *, followed_above: bool) -> TraceLine:
+    granted = package.granted
+    return TraceLine(
+        depth=found.depth,
+        kind="package",
+        job=found.job,
+        package=package.id,
+        name=package.name,
+        command=" && ".join(shlex.join(each.argv) for each in package.commands),
+        site=(granted.site or "") if granted is not None else "",
+        node=(granted.node or "") if granted is not None else "",
+        ended_at=granted.ended_at if granted is not None else None,
+        followed_above=followed_above,
+    )
+
+
+def file_in_job(history: History, name: str) -> FileUse | None:
+    """A file of a job by its name: made by one of its packages, or else read by one."""
+    read: FileUse | None = None
+    for package in history.packages():
+        for file in package.files:
+            if file.name == name:
+                if file.direction == "produced":
+                    return msgspec.structs.replace(file, package=package.id)
+                read = read or file
+    return read
