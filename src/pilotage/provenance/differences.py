@@ -61,14 +61,14 @@ class JobDifferences(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[OutputCompared, ...] = ()
 
 
-def differences_of(before: History, after: History, *, read_before: ReadOutput, read_after: ReadOutput) -> JobDifferences:
+def differences_of(
+    before: History, after: History, *, read_before: ReadOutput, read_after: ReadOutput
+) -> JobDifferences:
     """All that differs between two jobs. Outputs compare as the first job declares, else as the second does."""
     first, second = before.job.definition, after.job.definition
     declared = (first.compare if first is not None else ()) or (second.compare if second is not None else ())
     outputs = tuple(
-        compare_outputs(
-            outputs_of(before), outputs_of(after), declared, read_before=read_before, read_after=read_after
-        )
+        compare_outputs(outputs_of(before), outputs_of(after), declared, read_before=read_before, read_after=read_after)
     )
     definition = tuple(differing(_leaves(before), _leaves(after)))
     parameters = tuple(differing(before.job.parameters, after.job.parameters))

@@ -240,7 +240,9 @@ def history_of(record: JobRecord, read_part: ReadPart) -> History:
         ended_at=row.entered_at,
         cause=row.cause,
     )
-    lists = msgspec.json.decode(read_part(names[RESOLVED]), type=ResolvedLists) if RESOLVED in names else ResolvedLists()
+    lists = (
+        msgspec.json.decode(read_part(names[RESOLVED]), type=ResolvedLists) if RESOLVED in names else ResolvedLists()
+    )
     return History(record, job, lists, _Opened(folded, recorded))
 
 

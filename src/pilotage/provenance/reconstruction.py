@@ -49,7 +49,9 @@ def reconstruct(history: History, *, package: str = "", executor: str = "") -> R
     Raises `NotRepeatable`.
     """
     if history.job.definition is None:
-        raise NotRepeatable("the record has no definition: another scheduler ran the job", subject=f"job {history.job.id}")
+        raise NotRepeatable(
+            "the record has no definition: another scheduler ran the job", subject=f"job {history.job.id}"
+        )
     if not package:
         definition = _placed(history.job.definition, executor)
         return Reconstruction(definition=definition, lists=history.lists, files=_of_job(history))
@@ -57,7 +59,9 @@ def reconstruct(history: History, *, package: str = "", executor: str = "") -> R
     return Reconstruction(
         definition=_placed(_of_package(history, found), executor),
         lists=None,
-        files=_files(history, {each.name: each for each in found.consumed}),  # not all of the job: patterns may match them
+        files=_files(
+            history, {each.name: each for each in found.consumed}
+        ),  # not all of the job: patterns may match them
         compared=frozenset((found.id,)),
     )
 
@@ -69,7 +73,9 @@ def find_package(history: History, word: str) -> PackageHistory:
         raise NotRepeatable(f"there is no package {word!r}", subject=f"job {history.job.id}")
     if not found.commands:
         raise NotRepeatable(
-            f"the package {found.id} runs no command of its own", subject=f"job {history.job.id}", next_step="run the whole job"
+            f"the package {found.id} runs no command of its own",
+            subject=f"job {history.job.id}",
+            next_step="run the whole job",
         )
     return found
 

@@ -118,7 +118,9 @@ class _Backward:
 
     def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         maker = self._own_maker(found, file)
-        if (maker is None or maker.granted is None) and file.sha256 is not None:  # else it was adopted from an earlier job
+        if (
+            maker is None or maker.granted is None
+        ) and file.sha256 is not None:  # else it was adopted from an earlier job
             for job in self._files.jobs_with_file(file.sha256, "produced"):
                 if job == found.job:
                     continue

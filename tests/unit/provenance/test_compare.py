@@ -93,7 +93,9 @@ def test_the_first_declaration_that_fits_a_name_is_used() -> None:
 
 
 words = st.lists(
-    st.one_of(st.floats().map(repr), st.integers().map(str), st.sampled_from(["x", ",", "1e999", "-nan", ".5", "3.d2"])),
+    st.one_of(
+        st.floats().map(repr), st.integers().map(str), st.sampled_from(["x", ",", "1e999", "-nan", ".5", "3.d2"])
+    ),
     max_size=6,
 )
 contents = st.one_of(st.binary(max_size=60), words.map(lambda found: " ".join(found).encode()))

@@ -54,17 +54,19 @@ def test_a_package_is_run_again_with_the_values_and_files_of_its_iteration(histo
     assert line.each == Source(variable="part", values=("part-2.txt",))
     assert line.packages[0].executor == "local"
     assert [each.name for each in found.files] == ["part-2.txt"]
-    assert found.compared == {"2.2.1"}
+    assert found.compared == frozenset({"2.2.1"})
     assert found.lists is None
     by_name = reconstruct(history, package="total")
     assert [each.name for each in by_name.files] == ["part-1.count", "part-2.count"]
-    assert by_name.compared == {"3.1.1"}
+    assert by_name.compared == frozenset({"3.1.1"})
 
 
 def test_what_cannot_be_run_again_is_refused(history: History) -> None:
     with pytest.raises(NotRepeatable, match="no package 'nobody'"):
         reconstruct(history, package="nobody")
-    other = History(history.record, msgspec.structs.replace(history.job, definition=None), history.lists, history._opened)
+    other = History(
+        history.record, msgspec.structs.replace(history.job, definition=None), history.lists, history._opened
+    )
     with pytest.raises(NotRepeatable, match="has no definition"):
         reconstruct(other)
     captured = {"../outside": next(iter(history.job.captured.values()))}

@@ -101,17 +101,17 @@ class RecordedJobs:
         return found
 
 
-@contextmanager
-def recorded_at(server: Server, find: Callable[[str], str]) -> Iterator[RecordedJobs]:
+def recorded_at(server: Server, find: Callable[[str], str]) -> RecordedJobs:
     """The records of a server that the user may read; `find` returns the id of a job by its id or name."""
-    from pilotage.app.provenance.served_records import records_at
+    from pilotage.app.provenance.served_records import record_to_show, records_at
 
     records = records_at(server)
 
     def jobs() -> list[str]:
         return _by_time({each.job: each for each in records.find(owner="", submitted_from=0.0, submitted_before=0.0)})
 
-    yield RecordedJobs(records, jobs, find)
+    # A job that is over and has no record yet gets it now.
+    return RecordedJobs(records, jobs, lambda word: record_to_show(records, find(word)).job)
 
 
 @contextmanager

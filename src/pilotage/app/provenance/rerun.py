@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pilotage.ports.records import RecordReader
 
 DOCUMENT = "pilotage.yaml"
+RERUN_OF = "rerun_of"
+"""The annotation of a job's record that names the job which it repeats."""
 COMPARED_BYTES_MAX = 64 * 2**20
 """A larger output is compared by its checksum alone."""
 _PIECE_BYTES = 2**20
@@ -89,12 +91,20 @@ def rerun_folder(job: str, package: str) -> Path:
     """The folder of a new run, if none is named: below the current one. Raises `FolderInUse`."""
     folder = Path(f"rerun-{job}" + (f"-{package.replace('/', '-')}" if package else "")).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FolderInUse("the folder exists already", subject=str(folder), next_step="name another one with --in FOLDER")
+        raise FolderInUse(
+            "the folder exists already", subject=str(folder), next_step="name another one with --in FOLDER"
+        )
     return folder
 
 
 def rebuild(
-    history: History, records: RecordReader, *, folder: Path, package: str = "", executor: str = "", anyway: bool = False
+    history: History,
+    records: RecordReader,
+    *,
+    folder: Path,
+    package: str = "",
+    executor: str = "",
+    anyway: bool = False,
 ) -> Rebuilt:
     """Write the definition and the files of a recorded job into a folder.
 
@@ -156,7 +166,9 @@ def _inputs_differ(history: History, bad: list[InputChecked], folder: Path) -> I
         if each.state == "missing":
             words.append(f"{each.name} is missing")
         else:
-            words.append(f"{each.name} has changed (sha256 {(each.found or '')[:12]} instead of {(each.sha256 or '')[:12]})")
+            words.append(
+                f"{each.name} has changed (sha256 {(each.found or '')[:12]} instead of {(each.sha256 or '')[:12]})"
+            )
     more = f", and {len(bad) - _NAMED_MAX:,} more" if len(bad) > _NAMED_MAX else ""
     return InputsDiffer(
         "; ".join(words) + more,
@@ -221,9 +233,7 @@ def checksum(file: Path) -> str:
 # --- comparing --------------------------------------------------------------------------------------------------------
 
 
-def report_of(
-    rebuilt: Rebuilt, after: History, *, read_before: RecordReader, read_after: RecordReader
-) -> RerunReport:
+def report_of(rebuilt: Rebuilt, after: History, *, read_before: RecordReader, read_after: RecordReader) -> RerunReport:
     """Compare a new run with the recorded one."""
     before, wanted = rebuilt.history, rebuilt.reconstruction
     outputs = tuple(
@@ -282,13 +292,17 @@ def counts_of(outputs: Iterable[OutputCompared]) -> Iterator[tuple[str, int]]:
 
 
 def recorded_report(server: Server, job: str, rebuilt: Rebuilt, records: RecordReader) -> RerunReport:
-    """Have the record of a new run made by its service, and compare it with the first one, whose record is in `records`."""
+    """Have the record of a new run made by its service, and compare it with the first one, whose record is in `records`.
+
+    The new record tells which job it repeats.
+    """
     from pilotage.app.provenance.served_records import records_at
 
     made = records_at(server)
     made.make(job)
     record = made.record(job)
     assert record is not None, "the service has just made it"
+    made.annotate(job, RERUN_OF, rebuilt.history.job.id)
     return report_of(rebuilt, history_of(record, made.content), read_before=records, read_after=made)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotage.cli.provenance.record_sources import records_options, recorded_jobs
+from pilotage.cli.provenance.record_sources import recorded_jobs, records_options
 from pilotage.cli.provenance.rerun import difference_lines, output_lines
 from pilotage.cli.shared.output import emit, table
 from pilotage.cli.shared.server import json_option
@@ -53,7 +53,9 @@ def _lines(found: JobDifferences) -> Iterator[str]:
         yield from difference_lines(differences)
     if found.timings:
         yield "seconds:\n"
-        yield from table(((each.what, _seconds(each.before), _seconds(each.after)) for each in found.timings), indent="  ")
+        yield from table(
+            ((each.what, _seconds(each.before), _seconds(each.after)) for each in found.timings), indent="  "
+        )
     yield from output_lines(found.outputs)
 
 

@@ -13,7 +13,6 @@ from pilotage.cli.shared.server import connect_to_read, server_option
 
 if TYPE_CHECKING:
     from pilotage.app.provenance.recorded_jobs import RecordedJobs
-    from pilotage.client import Server
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -39,16 +38,7 @@ def recorded_jobs(folder: Path | None, server: str | None, token_file: str | Non
         with recorded_in(folder) as found:
             yield found
         return
-    with connect_to_read(server, token_file) as connection, recorded_at(connection, lambda word: _job(connection, word)) as found:
-        yield found
+    from pilotage.cli.provenance.show import recorded_job
 
-
-def _job(connection: Server, word: str) -> str:
-    """The id of a job from its id or name; a word that the book does not know may be the id of a record."""
-    from pilotage.cli.shared.job_names import find_job_to_show
-    from pilotage.client import ServerRefused
-
-    try:
-        return find_job_to_show(connection, word)
-    except ServerRefused:
-        return word
+    with connect_to_read(server, token_file) as connection:
+        yield recorded_at(connection, lambda word: recorded_job(connection, word))

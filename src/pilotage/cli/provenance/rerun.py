@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotage.cli.provenance.record_sources import records_options, recorded_jobs
+from pilotage.cli.provenance.record_sources import recorded_jobs, records_options
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
+from pilotage.cli.shared.output import emit, one_line, plural
 from pilotage.cli.shared.server import json_option
 from pilotage.model.exit_codes import ExitCode
 
@@ -25,7 +26,9 @@ SITES_FILE = "sites.yaml"
 
 @click.command()
 @click.argument("job")
-@click.option("--package", metavar="P", default="", help="Run only this package, by its number, such as 1.2.1, or name.")
+@click.option(
+    "--package", metavar="P", default="", help="Run only this package, by its number, such as 1.2.1, or name."
+)
 @click.option("--here", is_flag=True, help="Run on this computer, whatever the document says.")
 @click.option("--site", metavar="S", default="", help="Run at this site, whatever the document says.")
 @click.option(
@@ -142,6 +145,8 @@ def _report_lines(report: RerunReport) -> Iterator[str]:
         if differences:
             yield f"{title} is not the same\n"
             yield from difference_lines(differences)
+    if not report.software and not report.environment:
+        yield "software and environment are the same\n"
     yield from output_lines(report.outputs)
     yield f"the same again: {report.rerun_of}\n" if report.same else f"not the same as {report.rerun_of}\n"
 

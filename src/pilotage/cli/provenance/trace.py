@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pilotage.cli.provenance.record_sources import records_options, recorded_jobs
+from pilotage.cli.provenance.record_sources import recorded_jobs, records_options
 from pilotage.cli.shared.output import emit, one_line
 from pilotage.cli.shared.server import json_option
 from pilotage.model.exit_codes import ExitCode
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file")
 @click.option("--forward", is_flag=True, help="Show what used the file, instead of what made it.")
-@click.option("--limit", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Show so many lines.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True, help="Show so many lines."
+)
 @json_option
 @records_options
 def trace(
@@ -79,4 +81,8 @@ def _package(line: TraceLine) -> str:
     at = " at ".join(filter(None, (line.node, line.site)))
     when = moment(line.ended_at) if line.ended_at is not None else ""
     about = ", ".join(filter(None, (f"on {at}" if at else "", when)))
-    return one_line(f"{line.job}/{line.package} {line.name}: {line.command or 'no command'}" + (f" ({about})" if about else "") + above)
+    return one_line(
+        f"{line.job}/{line.package} {line.name}: {line.command or 'no command'}"
+        + (f" ({about})" if about else "")
+        + above
+    )

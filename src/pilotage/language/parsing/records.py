@@ -158,7 +158,9 @@ ALONE: dict[type, str] = {
     definition.Script: "run",
     definition.AbortOn: "exit_code",
 }
-SHORT: dict[tuple[type, str], str] = {(definition.Comparison, "compared_as"): "as"}  # a word of Python cannot name a field
+SHORT: dict[tuple[type, str], str] = {
+    (definition.Comparison, "compared_as"): "as"
+}  # a word of Python cannot name a field
 SPECIAL: dict[tuple[type, str], Kind] = {
     (definition.Binary, "run"): Command(),
     (definition.Execution, "run"): Command(),

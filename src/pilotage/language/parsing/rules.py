@@ -203,9 +203,8 @@ def _faults(value: Value, definition: Definition) -> Iterator[Fault]:
         yield from _package_faults(value)
     elif isinstance(value, Binary):
         yield from _binary_faults(value, definition)
-    elif isinstance(value, InputFile):
-        if not value.name:
-            yield "bad-input", "an input needs a name", "", ()
+    elif isinstance(value, InputFile) and not value.name:
+        yield "bad-input", "an input needs a name", "", ()
     elif isinstance(value, OutputFile):
         yield from _output_faults(value)
     elif isinstance(value, RetryRule):
