@@ -108,7 +108,8 @@ class Recorded:
         files = {
             "sum.yaml": SUM,
             "clock.yaml": CLOCK,
-            "declared.yaml": CLOCK.replace("clock", "told").replace("copy", "same").replace("number", "random") + DECLARED,
+            "declared.yaml": CLOCK.replace("clock", "told").replace("copy", "same").replace("number", "random")
+            + DECLARED,
             "outside.yaml": OUTSIDE,
             "say.dag": DAG,
             "a.sub": SUBMIT.format("a"),

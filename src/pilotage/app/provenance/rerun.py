@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from pilotage.app.jobs.submit import Source
 from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.provenance.differences import (
     SAME,
-    Difference,
-    JobDifferences,
-    OutputCompared,
     compare_outputs,
     differences_of,
     differing,
@@ -25,6 +21,9 @@ from pilotage.provenance.differences import (
     outputs_of,
     software_of,
 )
+from pilotage.provenance.differences import Difference as Difference  # noqa: PLC0414 # offered on
+from pilotage.provenance.differences import JobDifferences as JobDifferences  # noqa: PLC0414 # offered on
+from pilotage.provenance.differences import OutputCompared as OutputCompared  # noqa: PLC0414 # offered on
 from pilotage.provenance.history import FileUse, History, history_of
 from pilotage.provenance.reconstruction import NeededFile, Reconstruction, reconstruct
 
@@ -69,7 +68,9 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
 
     history: History
     reconstruction: Reconstruction
-    source: Source
+    folder: Path
+    document: str  # the name of its file
+    load: Callable[[], LoadedJob]
     inputs: tuple[InputChecked, ...]
 
 
@@ -122,10 +123,17 @@ def rebuild(
         folder.mkdir(parents=True, exist_ok=True)
         for file, checked in zip(wanted.files, inputs, strict=True):
             _place(file, checked, folder, records.content)
-        source = _source(wanted, folder, history)
+        _write_document(wanted, folder, history)
     except OSError as fault:
         raise PilotageError(f"the folder cannot be written: {fault.strerror or fault}", subject=str(folder)) from fault
-    return Rebuilt(history=history, reconstruction=wanted, source=source, inputs=inputs)
+    return Rebuilt(
+        history=history,
+        reconstruction=wanted,
+        folder=folder,
+        document=DOCUMENT,
+        load=lambda: _loaded(wanted, folder),
+        inputs=inputs,
+    )
 
 
 def _checked(file: NeededFile, folder: Path, old: Path | None) -> InputChecked:
@@ -195,14 +203,13 @@ def _place(file: NeededFile, checked: InputChecked, folder: Path, content: Calla
         target.chmod(target.stat().st_mode | 0o111)
 
 
-def _source(wanted: Reconstruction, folder: Path, history: History) -> Source:
-    """The rebuilt job as a document to run; its text is written next to its files."""
+def _write_document(wanted: Reconstruction, folder: Path, history: History) -> None:
+    """Write the definition next to the files, for whoever looks there."""
     from pilotage.language.parsing.document import write_document
 
     about = f"# Job {history.job.id} again, from its record."
     if not any(each.name == DOCUMENT for each in wanted.files):
         (folder / DOCUMENT).write_text(f"{about}\n{write_document(wanted.definition)}", encoding="utf-8")
-    return Source(folder=folder, document=DOCUMENT, load=lambda: _loaded(wanted, folder))
 
 
 def _loaded(wanted: Reconstruction, folder: Path) -> LoadedJob:
@@ -249,7 +256,7 @@ def report_of(rebuilt: Rebuilt, after: History, *, read_before: RecordReader, re
         job=after.job.id,
         rerun_of=before.job.id,
         package=next(iter(wanted.compared or ()), ""),
-        folder=str(rebuilt.source.folder),
+        folder=str(rebuilt.folder),
         same=all(each.verdict in SAME for each in outputs),
         outputs=outputs,
         software=tuple(differing(software_of(before), software_of(after))),

@@ -10,7 +10,8 @@ from pilotage.app.provenance.rerun import checksum
 from pilotage.model.errors import PilotageError
 from pilotage.model.records import SHA256
 from pilotage.provenance.history import FileUse
-from pilotage.provenance.trace import TraceLine, file_in_job, trace_back, trace_forward
+from pilotage.provenance.trace import TraceLine as TraceLine  # noqa: PLC0414 # offered on
+from pilotage.provenance.trace import file_in_job, trace_back, trace_forward
 
 
 class UnknownFile(PilotageError):

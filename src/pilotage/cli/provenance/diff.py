@@ -15,7 +15,7 @@ from pilotage.cli.shared.server import json_option
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from pilotage.provenance.differences import JobDifferences
+    from pilotage.app.provenance.rerun import JobDifferences
 
 
 @click.command()

@@ -17,8 +17,7 @@ from pilotage.model.exit_codes import ExitCode
 if TYPE_CHECKING:
     from pilotage.app.jobs.watch import JobWatcher
     from pilotage.app.provenance.recorded_jobs import RecordedJobs
-    from pilotage.app.provenance.rerun import InputChecked, Rebuilt, RerunReport
-    from pilotage.provenance.differences import Difference, OutputCompared
+    from pilotage.app.provenance.rerun import Difference, InputChecked, OutputCompared, Rebuilt, RerunReport
 
 SHOWN_MAX = 20
 SITES_FILE = "sites.yaml"
@@ -64,7 +63,7 @@ def rerun(
     ran, with the same checksums. Each output is identical, equal as `compare:` of the document declares, different, missing
     or new. Exit code 0: all are identical or equal; 1: not all; 2: bad input; 3: stopped.
     """
-    from pilotage.app.jobs.submit import RunSettings
+    from pilotage.app.jobs.submit import RunSettings, Source
     from pilotage.app.provenance.rerun import rebuild, rerun_folder
     from pilotage.cli.shared.job_run import run_job
 
@@ -87,7 +86,7 @@ def rerun(
         found: list[RerunReport] = []
         how = RunSettings(fresh=True, slots=slots, sites=_sites(sites))
         code = run_job(
-            rebuilt.source,
+            Source(folder=rebuilt.folder, document=rebuilt.document, load=rebuilt.load),
             how,
             before_load=lambda: None,
             detach=False,
@@ -121,7 +120,7 @@ def _report(following: JobWatcher, rebuilt: Rebuilt, recorded: RecordedJobs) -> 
 def _before_lines(rebuilt: Rebuilt) -> Iterator[str]:
     states = [each.state for each in rebuilt.inputs]
     kept, checked = states.count("kept"), states.count("same")
-    yield f"{rebuilt.history.job.id} again in {rebuilt.source.folder}\n"
+    yield f"{rebuilt.history.job.id} again in {rebuilt.folder}\n"
     others = f", {plural(checked, 'other input')} as {'it was' if checked == 1 else 'they were'}" if checked else ""
     yield f"  {plural(kept, 'file')} from the record{others}\n"
     yield from _input_lines(each for each in rebuilt.inputs if each.state not in ("kept", "same"))

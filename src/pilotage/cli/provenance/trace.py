@@ -15,7 +15,7 @@ from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
-    from pilotage.provenance.trace import TraceLine
+    from pilotage.app.provenance.traces import TraceLine
 
 
 @click.command()
