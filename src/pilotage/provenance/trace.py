@@ -56,7 +56,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cut: bool = False  # there is more, beyond the limit of lines
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
     """A package of a job, or a file and the package that made it, at a depth."""
 
     depth: int
@@ -69,14 +69,14 @@ def trace_back(
     files: RecordedFiles, start: Sequence[tuple[str, FileUse]], *, lines_max: int = LINES_MAX
 ) -> Iterator[TraceLine]:
     """What made files, each given with the job that knows it (empty: a file by its checksum alone)."""
-    return _lines([_Found(0, job, file=file) for job, file in start], _Backward(files), lines_max)
+    return _lines([_Found(depth=0, job=job, file=file) for job, file in start], _Backward(files), lines_max)
 
 
 def trace_forward(
     files: RecordedFiles, start: Sequence[tuple[str, FileUse]], *, lines_max: int = LINES_MAX
 ) -> Iterator[TraceLine]:
     """What used files, and what was made of them."""
-    return _lines([_Found(0, job, file=file) for job, file in start], _Forward(files), lines_max)
+    return _lines([_Found(depth=0, job=job, file=file) for job, file in start], _Forward(files), lines_max)
 
 
 class _Follows(Protocol):
@@ -125,15 +125,15 @@ class _Backward:
                 if job == found.job:
                     continue
                 if earlier := _with_file(self._files.history(job), file, "produced"):
-                    return [_Found(found.depth + 1, job, package=earlier[0])]
-        return [_Found(found.depth + 1, found.job, package=maker)] if maker is not None else []
+                    return [_Found(depth=found.depth + 1, job=job, package=earlier[0])]
+        return [_Found(depth=found.depth + 1, job=found.job, package=maker)] if maker is not None else []
 
     def _own_maker(self, found: _Found, file: FileUse) -> PackageHistory | None:
         history = self._files.history(found.job) if file.package else None
         return history.package(file.package) if history is not None else None
 
     def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
-        return [_Found(found.depth + 1, found.job, file=each) for each in package.consumed]
+        return [_Found(depth=found.depth + 1, job=found.job, file=each) for each in package.consumed]
 
 
 class _Forward:
@@ -146,13 +146,13 @@ class _Forward:
         if file.sha256 is None:
             return []
         return [
-            _Found(found.depth + 1, job, package=user)
+            _Found(depth=found.depth + 1, job=job, package=user)
             for job in self._files.jobs_with_file(file.sha256, "consumed")
             for user in _with_file(self._files.history(job), file, "consumed", same_name=job == found.job)
         ]
 
     def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
-        return [_Found(found.depth + 1, found.job, file=each) for each in package.produced]
+        return [_Found(depth=found.depth + 1, job=found.job, file=each) for each in package.produced]
 
 
 def _with_file(
