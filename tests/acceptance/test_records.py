@@ -46,7 +46,7 @@ def test_a_record_is_made_soon_after_the_end_of_a_job(place: Place) -> None:
     assert parts >= {
         ("definition", "definition"),
         ("file", "count.sh"),
-        ("input", "words.txt"),
+        ("file", "words.txt"),
         ("log", "logs-1.jsonl"),
     }
     assert {name for kind, name in parts if kind == "output"} == {"1.out", "2.out", "total.out"}

@@ -64,7 +64,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "tag": ("tags", "Tag a job or a package, before, during or after its run."),
     },
     "provenance": {
-        "provenance": ("provenance", "Show, find, compare and repeat what was run: the records of jobs."),
+        "provenance": ("provenance", "Show, find, compare and repeat what was run: the records of jobs that are over."),
     },
     "service": {
         "doctor": ("serve", "Check every step between this computer and a result."),

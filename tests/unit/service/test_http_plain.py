@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 from pilotage.model.exchange.exchange import AttemptRef, LogText
+from pilotage.model.records import RECORD_VERSION, JobRecord, RecordPart
 from pilotage.service.http.dispatcher import Dispatcher
 from pilotage.service.http.framework import make_app
 from pilotage.service.http.route_table import API_ROUTES
@@ -23,6 +25,7 @@ from tests.kit.service_clients import ServiceClient, a_bad_day, service_client_i
 
 PARTS = {
     "job": "j", "package": "1.2.1", "line": "1.2", "attempt": "1", "stream": "stdout", "site": "local", "subscription": "s",
+    "sha256": hashlib.sha256(b"custom").hexdigest(),
 }  # fmt: skip
 BROAD = ("/v1/events", "/v1/packages", "/v1/counts/packages")  # no index serves all of them
 READ = [route.path for route in API_ROUTES if route.method == "GET"]
@@ -48,7 +51,18 @@ def service(tmp_path: Path) -> Iterator[ServiceClient]:
                 ref=AttemptRef("j", "1.2.1", 1), stream="stdout", head="a\n", tail="ü\n", dropped_bytes=0, final=True
             )
         ]
+        keep_a_record(made)
         yield made
+
+
+def keep_a_record(service: ServiceClient) -> None:
+    """A record of the job, of another service: the job itself is not over."""
+    assert service.services.records is not None
+    store = service.services.records.store()
+    [sha256] = store.add_parts([("custom", b"custom")])
+    part = RecordPart(kind="custom", name="custom", sha256=sha256, size_bytes=6)
+    about: dict[str, Any] = {"job": "j", "owner": "ann", "name": "n", "state": "DONE", "made_at": 1.0}
+    store.commit([JobRecord(version=RECORD_VERSION, revision=1, parts=(part,), **about)])
 
 
 def filled(path: str) -> str:

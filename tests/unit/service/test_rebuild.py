@@ -94,7 +94,7 @@ FAULTS = {
     "pilots": "UPDATE pilots SET site = 'oslo'",
     "pilots, missing": "DELETE FROM pilots",
     "nodes": "UPDATE nodes SET cores = 5",
-    "nodes, made up": "INSERT INTO nodes SELECT node || '2', site, cores, memory_bytes, system, software, environment, updated_at, keys FROM nodes",
+    "nodes, made up": "INSERT INTO nodes SELECT node || '2', site, cores, memory_bytes, system, software, environment, updated_at, keys, os_release, kernel, cpu_model, libc FROM nodes",
     "sites": "UPDATE sites SET kind = 'pbs'",
     "streams, too low": "UPDATE streams SET watermark = watermark - 3",
     "streams, too high": "UPDATE streams SET watermark = watermark + 3",
