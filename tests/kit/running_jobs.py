@@ -99,6 +99,9 @@ class FakeJobs:
     def inputs_pending(self, job: str) -> bool:
         return False
 
+    def scheduler_at(self, site: str) -> str:
+        return "slurm 22.05.8" if site == "lyon" else ""
+
     @property
     def tree(self) -> JobTree:
         return cast("JobTree", self.files)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -88,6 +88,15 @@ class SiteAccess(Protocol):
 
     def close(self) -> None:
         """Close connections and interrupt a call in another thread; what was started keeps running."""
+        ...
+
+
+@runtime_checkable
+class TellsScheduler(Protocol):
+    """An access to a site whose batch system tells its version."""
+
+    def scheduler(self) -> str:
+        """The batch system and its version, such as `slurm 23.02.6`. Raises `SiteUnreachable`."""
         ...
 
 

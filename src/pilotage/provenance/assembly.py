@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import msgspec
 from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.errors import PilotageError
-from pilotage.model.events.payloads import AccessRule, InputInPlace, OutputFile
+from pilotage.model.events.payloads import AccessRule, InputInPlace, NodeDescribed, OutputFile
 from pilotage.model.jobs.submission import CAPTURED, CUSTOM, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
 from pilotage.model.version import VERSION
@@ -36,6 +36,7 @@ _CONTENT = re.compile(rb'\{"content":"([0-9a-f]{64})","base64":"([A-Za-z0-9+/=]*
 _NODE = re.compile(rb'"node":("(?:[^"\\]|\\.)*")')
 _SITE = re.compile(rb'"site":("(?:[^"\\]|\\.)*")')
 _MANIFEST, _DESCRIBED = b'"manifest":[', b'"type":"InputsDescribed"'
+_NODE_DESCRIBED = b'"type":"NodeDescribed"'
 _EVENT, _END = b'{"event":', b'{"end":'
 _CONTENT_KINDS = ("definition", "list", "file", "custom")
 _text = msgspec.json.Decoder(str).decode
@@ -65,6 +66,14 @@ class _WithFiles(msgspec.Struct, frozen=True, kw_only=True):
     event: _EventWithFiles
 
 
+class _NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
+    data: NodeDescribed
+
+
+class _Described(msgspec.Struct, frozen=True, kw_only=True):
+    event: _NodeEvent
+
+
 class Extra(NamedTuple):
     """A part that is in no dump: a log, a core file, a small output."""
 
@@ -86,13 +95,14 @@ def assemble(
     *,
     add_part: AddPart,
     nodes: Callable[[Iterable[str]], Iterable[NodeRow]],
+    sites: Callable[[str], bytes | None] = lambda _: None,
     extras: Iterable[Extra] = (),
     read_file: ReadFile | None = None,
     made_at: float,
     revision: int,
     cuts: Sequence[int] = (),
 ) -> JobRecord:
-    """The record of a job that is over, from its row and its dump; `nodes` describes computers by name.
+    """The record of a job that is over, from its row and its dump; `nodes` describes computers by name, `sites` the sites.
 
     Inputs and outputs that `read_file` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them. Raises `NotADump`; parts that were added by then belong to no record.
     """
@@ -106,7 +116,9 @@ def assemble(
         kind, name = kinds.get(sha256, ("list", sha256[:12]))
         add_part(kind, content)
         parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
-    for extra in chain(extras, _files(dump, read_file)):
+    described = ((site, sites(site)) for site in sorted(dump.sites))
+    configured = [Extra("environment", f"sites/{site}.json", told) for site, told in described if told is not None]
+    for extra in chain(configured, extras, _files(dump, read_file)):
         sha256 = add_part(extra.kind, extra.content)
         parts.append(RecordPart(kind=extra.kind, name=extra.name, sha256=sha256, size_bytes=len(extra.content)))
     return JobRecord(
@@ -124,7 +136,7 @@ def assemble(
         access=msgspec.json.decode(row.access, type=tuple[AccessRule, ...]),
         tags=tags_of(read_tags(row.tags)),
         sites=tuple(sorted(dump.sites)),
-        nodes=tuple(_node(each) for each in nodes(sorted(dump.nodes)[:NODES_MAX])),
+        nodes=tuple(_node(each, dump.software) for each in nodes(sorted(dump.nodes)[:NODES_MAX])),
         parts=tuple(parts),
     )
 
@@ -185,6 +197,7 @@ class _Dump:
         self.contents: dict[str, bytes] = {}
         self.sites: set[str] = set()
         self.nodes: set[str] = set()
+        self.software: dict[str, dict[str, str]] = {}  # by node, as attempts told it
         self._inputs: dict[str, InputInPlace] = {}
         self._outputs: dict[str, OutputFile] = {}
         self._job = job
@@ -268,6 +281,11 @@ class _Dump:
         content = b"".join(self._lines)
         self.sites.update(map(_text, set(_SITE.findall(content))))
         self.nodes.update(map(_text, set(_NODE.findall(content))))
+        if _NODE_DESCRIBED in content:
+            for line in self._lines:
+                if _NODE_DESCRIBED in line:
+                    event = msgspec.json.decode(line, type=_Described).event
+                    self.software.setdefault(event.data.node, {}).update(event.data.software)
         sha256 = self._add_part("life-log", content)
         name = f"events-{len(self.life_log) + 1}.jsonl"
         self.life_log.append(RecordPart(kind="life-log", name=name, sha256=sha256, size_bytes=len(content)))
@@ -318,14 +336,15 @@ def _texts(encoded: str) -> dict[str, str]:
     return msgspec.json.decode(encoded, type=dict[str, str])
 
 
-def _node(row: NodeRow) -> RecordNode:
+def _node(row: NodeRow, told: Mapping[str, Mapping[str, str]]) -> RecordNode:
+    """A node as it is known, with the versions of software that attempts of the job told of it."""
     return RecordNode(
         node=row.node,
         site=row.site or "",
         system=row.system,
         cores=row.cores,
         memory_bytes=row.memory_bytes,
-        software=_texts(row.software),
+        software={**_texts(row.software), **told.get(row.node, {})},
         environment=_texts(row.environment),
         os_release=row.os_release,
         kernel=row.kernel,

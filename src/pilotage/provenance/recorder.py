@@ -38,7 +38,12 @@ class Recorder:
         self._now = now
 
     def record(
-        self, job: str, *, logs: AttemptLogs | None = None, read_file: ReadFile | None = None
+        self,
+        job: str,
+        *,
+        logs: AttemptLogs | None = None,
+        read_file: ReadFile | None = None,
+        sites: Callable[[str], bytes | None] = lambda _: None,
     ) -> JobRecord | None:
         """Make the record of a job that is over, durable on return, unless it is current; None if the job is not over."""
         row = self._journal.job(job)
@@ -53,6 +58,7 @@ class Recorder:
             self._journal.dump(job),
             add_part=lambda kind, content: self._store.add_parts([(kind, content)])[0],
             nodes=self._nodes,
+            sites=sites,
             extras=() if logs is None else log_parts(logs.read_job(job)),
             read_file=read_file,
             made_at=self._now(),

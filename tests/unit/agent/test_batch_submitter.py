@@ -31,6 +31,8 @@ class PlainDialect(Dialect):
     """A language that says what it means; the calls are understood by `PlainSystem`."""
 
     name = "plain"
+    version_words = ("version",)
+    version_pattern = r"plain (\S+)"
 
     def submit(self, wanted: BatchRequest) -> Call:
         return Call(("submit", wanted.key, str(wanted.count)))
@@ -123,6 +125,9 @@ class PlainSystem:
             return Answer(None)
         return Answer(0, "\n".join(f"{each}={native_id}_{place}" for place, each in enumerate(keys)))
 
+    def _version(self) -> Answer:
+        return Answer(0, "plain 4.2\n")
+
     def _list(self) -> Answer:
         return Answer(0, "".join(f"{key} {native} {state}\n" for key, (native, state) in self.jobs.items()))
 
@@ -184,6 +189,10 @@ class Scene:
 @pytest.fixture
 def scene() -> Scene:
     return Scene()
+
+
+def test_the_system_tells_its_version(scene: Scene) -> None:
+    assert scene.submitter.scheduler() == "plain 4.2"
 
 
 def test_what_may_have_been_queued_without_an_answer_is_found_by_its_key_and_not_repeated(scene: Scene) -> None:

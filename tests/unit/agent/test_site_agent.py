@@ -150,10 +150,15 @@ def test_a_service_that_begins_anew_is_told_that_the_batch_system_is_down(tmp_pa
     ]
 
 
+VERSION = ("sbatch", "--version")
+
+
 def slurm(*keys: str, asked: list[str]) -> Callable[[Call], Answer]:
     """A Slurm in which these wait, and that takes nothing more: whether it does is not known."""
 
     def run(call: Call) -> Answer:
+        if call.argv == VERSION:
+            return Answer(0, "slurm 22.05.8\n")
         asked.append(call.argv[0])
         return Answer(None) if call.argv[0] == "sbatch" else Answer(0, "\n".join(shown(call, key) for key in keys))
 
@@ -189,6 +194,8 @@ def test_what_is_held_and_what_runs_without_a_word_is_told_once_to_each_service(
     monkeypatch.setattr(silent_pilots, "SILENT_SECONDS", 0.0)
 
     def run(call: Call) -> Answer:
+        if call.argv == VERSION:
+            return Answer(0, "slurm 22.05.8\n")
         if call.argv == ("sh",):
             mark = call.stdin.partition("echo ")[2].split()[0]
             return Answer(0, f"no answer from the service\n{mark}\n")
@@ -262,6 +269,7 @@ def test_it_drives_what_its_entry_says_also_where_another_answers_first(tmp_path
     work(tmp_path, service, both.run, scheduler="auto")
     assert (both.slurm, both.gridengine) == (["lyon-1"], [])
     assert service.heard[-1]["scheduler"] == "slurm"
+    assert service.heard[-1]["scheduler_version"] == "22.05.8"
 
 
 def test_it_says_why_it_cannot_drive_what_its_entry_says(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.rows.rows import NodeRow
-from pilotage.model.events.payloads import AttemptStarted, Tagged
+from pilotage.model.events.payloads import AttemptStarted, NodeDescribed, Tagged
 from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.provenance import assembly
 from pilotage.provenance.assembly import Extra, NotADump, assemble, dump_of
@@ -98,6 +98,8 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
         keep(book, [msgspec.structs.replace(events[0], data=msgspec.Raw(msgspec.json.encode(first))), *events[1:]])
         keep(book, [by.event(Tagged(name="group", value=value), job="j1") for value in ("A", "B")])
         keep(book, [by.event(AttemptStarted(node="n17"), job="j1", package="1.1.1", attempt=1)])
+        told = NodeDescribed(node="n17", software={"tool": "2.0"})
+        keep(book, [by.event(told, job="j1", package="1.1.1", attempt=1)])
         row = book.job("j1")
         assert row is not None
         asked: list[str] = []
@@ -108,7 +110,14 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
 
         log = Extra("log", "1.1.1-1.stdout", b"done\n")
         made = assemble(
-            row, book.dump("j1"), add_part=digest_of, nodes=described, extras=[log], made_at=5.0, revision=1
+            row,
+            book.dump("j1"),
+            add_part=digest_of,
+            nodes=described,
+            sites=lambda site: f"{{{site}}}".encode(),
+            extras=[log],
+            made_at=5.0,
+            revision=1,
         )
     parts = {(each.kind, each.name): each.sha256 for each in made.parts}
     assert parts["definition", "definition"] == definition
@@ -117,7 +126,9 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
     assert ("log", "1.1.1-1.stdout") in parts
     assert made.tags == {"group": "B"}
     assert [each.node for each in made.nodes] == asked == ["n17"]
-    assert (made.nodes[0].software, made.nodes[0].cpu_model) == ({"root": "6.30"}, "Xeon")
+    assert (made.nodes[0].software, made.nodes[0].cpu_model) == ({"root": "6.30", "tool": "2.0"}, "Xeon")
+    assert [("environment", f"sites/{site}.json") in parts for site in made.sites] == [True] * len(made.sites)
+    assert made.sites
 
 
 def test_what_is_no_dump_of_the_job_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -146,6 +146,36 @@ def test_what_is_wanted_is_done_in_order_and_its_native_id_reported() -> None:
         assert [work.site.did.get(timeout=WAIT_SECONDS) for _ in range(3)] == ["pilot a", "attempt b 1.1.1", "cancel c"]
 
 
+class Telling(FakeSite):
+    """A batch system that tells its version, or fails to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent = False
+        self.told = 0
+
+    def scheduler(self) -> str:
+        self.told += 1
+        if self.silent:
+            raise SiteUnreachable("no answer")
+        return "slurm 22.05.8"
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_version_of_a_batch_system_is_asked_for_once_when_something_was_submitted(silent: bool) -> None:  # noqa: FBT001
+    work = Work()
+    site = Telling()
+    site.silent = silent
+    work.worker = SiteWorker("here", site, report=work.reports.put, expected=set, clock=lambda: site.now)
+    work.worker.start()
+    assert (site.told, work.worker.scheduler) == (0, "")
+    for key in "ab":
+        work.worker.want(SubmitPilot(site="here", key=key))
+        assert work.told() == taken(key)
+    work.worker.stop()
+    assert (site.told, work.worker.scheduler) == (1, "" if silent else "slurm 22.05.8")
+
+
 def test_what_the_site_does_not_take_is_told_with_its_reason_and_the_next_is_done() -> None:
     with started() as work:
         work.site.fault = SubmissionRefused("no such queue", reason="platform-failure")

@@ -123,6 +123,11 @@ class BatchSite:
         with self._port_errors():
             return msgspec.convert([each._asdict() for each in self._submitter.notice(unheard)], list[Noticed])
 
+    def scheduler(self) -> str:
+        """The batch system and its version."""
+        with self._port_errors():
+            return self._submitter.scheduler()
+
     def close(self) -> None:
         """Close the connection; batch jobs go on."""
         self._caller.close()

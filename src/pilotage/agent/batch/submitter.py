@@ -100,6 +100,12 @@ class Submitter:
         self._cancelled: set[str] = set()
         self._doubtful = False  # whether a job may have been queued since the last listing
 
+    def scheduler(self) -> str:
+        """The batch system and its version, such as `slurm 23.02.6`; raises `Unknown`."""
+        dialect = self._dialect
+        version = dialect.version(self._run(dialect.is_here())) if dialect.version_words else ""
+        return f"{dialect.name} {version}".strip()
+
     # --- submitting ---
 
     def submit_pilots(self, key: str, count: int = 1) -> list[str]:

@@ -153,6 +153,7 @@ class SiteAgent:
         self._submitter: SiteSubmitters | None = None
         self._submitter_for: tuple[str, str, tuple[str, ...]] = ("", "", ())
         self._scheduler = ""  # the batch system in use
+        self._versions: dict[str, str] = {}  # of batch systems that have answered
         self._answered = False  # whether it ever answered
         self._found: str | None = None  # the batch systems installed instead, once looked for
         self._link: Link | None = None
@@ -266,6 +267,16 @@ class SiteAgent:
             return str(unknown)
         return f"its entry says `kind: {self._scheduler}`, but this computer has {self._found}: {unknown}"
 
+    def _version_here(self) -> str:
+        """The version of the batch system, once it has answered."""
+        if self._answered and self._scheduler not in self._versions:
+            dialect = dialects()[self._scheduler]("pilotage")
+            self._versions[self._scheduler] = ""
+            if dialect.version_words:
+                with contextlib.suppress(Unknown):  # it decides nothing
+                    self._versions[self._scheduler] = dialect.version(self._runs()(dialect.is_here()))
+        return self._versions.get(self._scheduler, "")
+
     def _runs(self) -> Callable[[Call], Answer]:
         """The function that runs commands of the batch system, with the setup of the entry."""
         setup = self._submitter_for[2]
@@ -297,6 +308,7 @@ class SiteAgent:
             "heard": self._last_number,
             "version": self._settings.version,
             "scheduler": self._scheduler,
+            "scheduler_version": self._version_here(),
             "started_as": self._settings.started_as,
             "token_until": ends_at(read_token(self._place.pilot_token_file)) or 0.0,
             "reports": reports,

@@ -213,6 +213,10 @@ class NoRunner:
         """Nothing is being worked out here; a service describes what its predecessor left out, in another revision."""
         return False
 
+    def scheduler_at(self, site: str) -> str:
+        """Nobody asks sites here."""
+        return ""
+
     def clear(self, job: str, *, by: ClearedBy) -> Future[Accepted]:
         """Record that the outputs of a finished job were handed over: opens the book for writing meanwhile."""
         from pilotage.book.codec import Codec

@@ -89,6 +89,7 @@ class SiteAgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     heard: int = 0  # number of the last effect from that service
     version: str = ""
     scheduler: str = ""  # the batch system that it uses
+    scheduler_version: str = ""
     started_as: str = ""  # the service's name for this start; empty: it was started by other means
     token_until: float = 0.0  # when its pilots' token expires; 0: they have none
     reports: tuple[AnyReport, ...] = ()

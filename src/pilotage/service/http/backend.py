@@ -56,6 +56,10 @@ class JobRunner(Protocol):
         """Whether checksums of the inputs of a finished job are still being worked out."""
         ...
 
+    def scheduler_at(self, site: str) -> str:
+        """The batch system of a site and its version, as far as known."""
+        ...
+
     @property
     def tree(self) -> JobTree:
         """The files of its jobs."""

@@ -13,10 +13,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
+
 from pilotage.book.codec import Codec, Limits
 from pilotage.book.fold.join import Change, Joined
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import JobRow
+from pilotage.model.jobs.definition import plain
 from pilotage.model.settings.settings import Settings
 from pilotage.model.states import ADOPTED, MADE_BEFORE, UNDECLARED
 from pilotage.ports import AttemptLogs, Clock, Journal
@@ -278,6 +281,7 @@ class Services:
                 logs=self._logs,
                 files=self._files,
                 is_incomplete=self._inputs_pending,
+                sites=self._site,
                 writes=not at_rest,
             )
         self.housekeeping = Housekeeping(
@@ -316,6 +320,16 @@ class Services:
     def _inputs_pending(self, job: str) -> bool:
         """Whether checksums of the inputs of a job that ran here are still being worked out."""
         return self.backend is not None and self.backend.jobs.inputs_pending(job)
+
+    def _site(self, site: str) -> bytes | None:
+        """The configuration of a site and the version of its batch system, as JSON; None if it is not configured."""
+        entries = (
+            self.backend.sites.known.entries if self.backend is not None and self.backend.sites is not None else {}
+        )
+        if self.backend is None or site not in entries:
+            return None
+        told = {"site": site, "entry": plain(entries[site]) or {}, "scheduler": self.backend.jobs.scheduler_at(site)}
+        return msgspec.json.encode(told, order="deterministic")
 
     def _files(self, row: JobRow) -> Callable[[str, int], bytes] | None:
         """What reads the files of a job that ran here."""

@@ -220,6 +220,10 @@ class Runner:
         """The last error of a site that delays work there; empty if there is none."""
         return self._workers.last_error(site)
 
+    def scheduler_at(self, site: str) -> str:
+        """The batch system of a site and its version, such as `slurm 23.02.6`, as far as known."""
+        return self._workers.scheduler(site)
+
     def change_sites(
         self,
         sites: Sequence[Site],

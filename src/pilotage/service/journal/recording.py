@@ -57,11 +57,13 @@ class RecordKeeping:
         logs: Callable[[], AttemptLogs | None] = lambda: None,
         files: ReadFiles = lambda _: None,
         is_incomplete: Callable[[str], bool] = lambda _: False,
+        sites: Callable[[str], bytes | None] = lambda _: None,
         writes: bool = True,
     ) -> None:
         """Nothing is opened and nothing runs yet. Without `writes`, the storage is opened for reading until a record is made.
 
-        `is_incomplete` says whether something of a finished job is still being worked out, such as checksums of its inputs.
+        `is_incomplete` says whether something of a finished job is still being worked out, such as checksums of its inputs;
+        `sites` describes a site by name.
         """
         self._journal = journal
         self._settings = settings
@@ -70,6 +72,7 @@ class RecordKeeping:
         self._logs = logs
         self._files = files
         self._is_incomplete = is_incomplete
+        self._sites = sites
         self._writes = writes
         self.uploads = RecordUploads()
         self._guard = threading.RLock()  # one record is made at a time
@@ -135,7 +138,7 @@ class RecordKeeping:
         small = None if read is None else self._small(read)
         with self.writing() as store:
             recorder = Recorder(self._journal, store, now=self._clock.now)
-            made = recorder.record(job, logs=self._logs(), read_file=small)
+            made = recorder.record(job, logs=self._logs(), read_file=small, sites=self._sites)
         if made is not None:
             log.debug("job %s is recorded: revision %d", job, made.revision)
         return made

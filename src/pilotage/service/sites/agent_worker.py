@@ -113,6 +113,7 @@ class AgentSite:
         self._unknown_jobs = UnknownBatchJobs(unknown, clock=settings.clock)
         self._id = secrets.token_hex(8)
         self._change = threading.Condition()
+        self.scheduler = ""  # the batch system and its version, as the agent last told them
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
         self._number = 0
         self._given, self._acknowledged = 0, 0  # the last number sent to the agent, and the last one it acknowledged
@@ -189,6 +190,7 @@ class AgentSite:
     def exchange(self, says: SiteAgentMessage) -> Future[bytes]:
         """Process the agent's exchange; the encoded answer, when there is something to do or its interval is over."""
         answer: Future[bytes] = Future()
+        self.scheduler = f"{says.scheduler} {says.scheduler_version}".strip()
         for report in says.reports[:REPORTS_MAX]:
             self._hear(report)
         if self._missed:  # it is back after being silent

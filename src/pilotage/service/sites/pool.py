@@ -207,6 +207,12 @@ class SiteWorkers:
             )
         return worker.exchange(says)
 
+    def scheduler(self, name: str) -> str:
+        """The batch system of a site and its version, as far as known."""
+        with self._guard:
+            worker = self._workers.get(name)
+        return worker.scheduler if worker is not None else ""
+
     def last_error(self, name: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""
         report = self._last_reports.get(name)

@@ -11,9 +11,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from pilotage.engine.engine import Engine
+from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import (
     AnyReport,
@@ -26,6 +28,7 @@ from pilotage.model.exchange.reports import (
     Trouble,
 )
 from pilotage.ports import SiteAccess, SiteBusy, SiteUnreachable, SubmissionRefused
+from pilotage.ports.sites import TellsScheduler
 
 # The kind of trouble of a site that does not answer, from its own message; it determines the site's score.
 
@@ -196,6 +199,8 @@ class SiteWorker:
         self._rests = False  # the site has none of our batch jobs, and should have none
         self._pause_seconds = access.look_seconds
         self._cancelled: set[str] = set()
+        self._has_asked = False  # for the version of the batch system
+        self.scheduler = ""  # the batch system and its version, once something was submitted
         self.left_behind = ""  # batch jobs that could not be cancelled when this ended, in words
         self._unknown_jobs = UnknownBatchJobs(unknown, clock=clock)
 
@@ -349,6 +354,10 @@ class SiteWorker:
         elif self._full:
             self._full = False
             self._report(SiteSeen(site=self._site, answers=True))
+        if not self._has_asked and isinstance(self._access, TellsScheduler):  # once, of a site that is used
+            self._has_asked = True
+            with suppress(PilotageError):  # the version decides nothing
+                self.scheduler = self._access.scheduler()
 
     def _submitted(self, submissions: Sequence[Submission]) -> Sequence[str]:
         first = submissions[0]
