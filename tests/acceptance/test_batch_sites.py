@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -115,6 +116,7 @@ def test_twenty_packages_are_run_by_agents_that_a_batch_system_started(
         with served(place, {} if over_ssh else slurm_cluster.environment()):
             place.run("run")
             status = place.told("status")
+            kept = place.run("provenance", "show", "at-lyon", "--part", "sites/lyon.json").stdout
             log = (place.folder / "service.out").read_text()
             wait_until(lambda: not queued(slurm_cluster), "pilots without work end")
     written = [(place.folder / f"out-{number}.txt").read_text().split() for number in range(1, PACKAGES + 1)]
@@ -123,6 +125,9 @@ def test_twenty_packages_are_run_by_agents_that_a_batch_system_started(
     assert [int(words[-1]) for words in written] == list(range(1, PACKAGES + 1))
     assert (status["job"]["state"], status["job"]["counts"]["done"]) == ("DONE", PACKAGES)
     assert "Traceback" not in log
+    site_then = json.loads(kept)
+    version = slurm_cluster.command("sbatch", "--version").split()[-1]
+    assert (site_then["scheduler"], site_then["entry"]["directives"]) == (f"slurm {version}", ["--comment=pilots"])
     # One folder of the service's own, closed to others, in which nothing is left of the pilots that ended.
     (own,) = site.iterdir()
     assert (own.stat().st_mode & 0o777, (own / "token").stat().st_mode & 0o777) == (0o700, 0o600)
