@@ -12,7 +12,7 @@ import pytest
 
 from tests.kit.real_runs import Place, place_in
 
-LARGE = b"x" * 100_000  # too large to come with the submission
+LARGE = b"x" * 300_000  # too large for the record
 SCRIPT = "#!/bin/sh\ncat $1 - | tr a-z A-Z\n"
 
 SUM = """\
@@ -153,7 +153,7 @@ def test_another_comparison_runs_nothing_again(recorded: Recorded) -> None:
 def test_a_changed_or_missing_input_is_refused_by_name(recorded: Recorded) -> None:
     place = recorded.place
     place.run("provenance", "rerun", recorded.outside, "--in", "unchanged")
-    assert (place.folder / "unchanged" / "size.txt").read_text() == "100000 large.dat\n"
+    assert (place.folder / "unchanged" / "size.txt").read_text() == "300000 large.dat\n"
     (place.folder / "large.dat").write_bytes(LARGE + b"y")
     refused = place.run("provenance", "rerun", recorded.outside, "--in", "changed", code=2).stderr
     assert "large.dat has changed" in refused
@@ -181,8 +181,19 @@ def test_one_package_and_a_job_of_dagman_are_run_again(recorded: Recorded) -> No
     assert verdicts(told) == {"part-2.txt": "identical"}
     told = place.told("provenance", "rerun", recorded.dag)
     assert verdicts(told) == {"a.out": "identical", "b.out": "identical"}
-    annotations = place.told("provenance", "show", told["job"])["annotations"]
-    assert [(each["name"], each["text"]) for each in annotations] == [("rerun_of", recorded.dag)]
+    assert place.told("provenance", "show", told["job"])["record"]["tags"]["rerun_of"] == recorded.dag
+
+
+def test_a_package_that_does_not_end_alike_is_a_difference(recorded: Recorded) -> None:
+    place = recorded.place
+    switch = place.folder.parent / "switch"
+    switch.touch()
+    (place.folder / "switch.yaml").write_text(f"pilotage: 1\njob: switch\nstages: [{{run: [test, -e, {switch}]}}]\n")
+    job = run(place, "switch.yaml")
+    assert place.told("provenance", "rerun", job)["same"]
+    switch.unlink()
+    told = place.told("provenance", "rerun", job, "--package", "1.1.1", code=1)
+    assert told["packages"] == [{"what": "1.1.1", "before": "DONE", "after": "ABORTED"}]
 
 
 def test_two_jobs_are_compared(recorded: Recorded) -> None:

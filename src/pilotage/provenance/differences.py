@@ -58,6 +58,7 @@ class JobDifferences(msgspec.Struct, frozen=True, kw_only=True):
     software: tuple[Difference, ...] = ()
     environment: tuple[Difference, ...] = ()
     timings: tuple[Timing, ...] = ()
+    packages: tuple[Difference, ...] = ()  # that did not end in the same state
     outputs: tuple[OutputCompared, ...] = ()
 
 
@@ -74,15 +75,17 @@ def differences_of(
     parameters = tuple(differing(before.job.parameters, after.job.parameters))
     software = tuple(differing(software_of(before), software_of(after)))
     environment = tuple(differing(environment_of(before), environment_of(after)))
+    packages = tuple(differing(states_of(before), states_of(after)))
     is_same = all(each.verdict in SAME for each in outputs)
     return JobDifferences(
         jobs=(before.job.id, after.job.id),
-        same=is_same and not (definition or parameters or software or environment),
+        same=is_same and not (definition or parameters or software or environment or packages),
         definition=definition,
         parameters=parameters,
         software=software,
         environment=environment,
         timings=tuple(_timings(before, after)),
+        packages=packages,
         outputs=outputs,
     )
 
@@ -92,6 +95,14 @@ def differing(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[D
     for name in dict.fromkeys((*before, *after)):
         if before.get(name) != after.get(name):
             yield Difference(what=name, before=before.get(name), after=after.get(name))
+
+
+def states_of(history: History) -> dict[str, str]:
+    """How each package ended, by its place; outputs that were handed over make no difference."""
+    return {package.id: _HANDED_OVER.get(package.state, package.state) for package in history.packages()}
+
+
+_HANDED_OVER = {"CLEARED": "DONE"}
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
@@ -174,7 +185,9 @@ def software_of(history: History) -> dict[str, str]:
                 name, _, version = command.software.partition("@")
                 found.setdefault(name, set()).add(version or "described without a version")
         if package.container:
-            found.setdefault(f"container of {package.activity or package.name}", set()).add(package.container)
+            digest = package.granted.container_digest if package.granted is not None else None
+            image = f"{package.container} {digest}" if digest else package.container
+            found.setdefault(f"container of {package.activity or package.name}", set()).add(image)
     if history.record.made_by:
         found["pilotage"] = {history.record.made_by}
     return _joined(found)

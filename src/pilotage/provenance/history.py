@@ -101,6 +101,7 @@ class AttemptHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     message: str | None = None
     phases: tuple[PhaseTimes, ...] = ()
     binaries: tuple[BinaryEnd, ...] = ()  # if it had several
+    container_digest: str | None = None  # of the image that it ran in
     measured: Measured = Measured()
     files: tuple[OutputFile, ...] = ()  # that it staged
 
@@ -296,6 +297,7 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
     manifest: tuple[OutputFile, ...] | None = None
     phases: tuple[PhaseTimes, ...] = ()
     binaries: tuple[BinaryEnd, ...] = ()
+    container_digest: str | None = None
 
 
 _outcome = msgspec.json.Decoder(_Outcome).decode
@@ -382,6 +384,7 @@ class _Opened:
             message=facts.exit_message,
             phases=ended.phases,
             binaries=ended.binaries,
+            container_digest=ended.container_digest,
             measured=Measured(**{name: getattr(facts, name) for name in Measured.__struct_fields__}),
             files=staged.manifest or (),
         )

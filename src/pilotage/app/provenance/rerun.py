@@ -20,6 +20,7 @@ from pilotage.provenance.differences import (
     environment_of,
     outputs_of,
     software_of,
+    states_of,
 )
 from pilotage.provenance.differences import Difference as Difference  # noqa: PLC0414 # offered on
 from pilotage.provenance.differences import JobDifferences as JobDifferences  # noqa: PLC0414 # offered on
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = "pilotage.yaml"
 RERUN_OF = "rerun_of"
-"""The annotation of a job's record that names the job which it repeats."""
+"""The tag that names the job which a new run repeats."""
 COMPARED_BYTES_MAX = 64 * 2**20
 """A larger output is compared by its checksum alone."""
 _PIECE_BYTES = 2**20
@@ -75,13 +76,14 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RerunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a new run compares with the recorded one; `same`: every output is identical, or equal as declared."""
+    """How a new run compares with the recorded one; `same`: packages ended alike, and outputs are identical, or equal as declared."""
 
     job: str
     rerun_of: str
     package: str
     folder: str
     same: bool
+    packages: tuple[Difference, ...]  # that did not end in the same state
     outputs: tuple[OutputCompared, ...]
     software: tuple[Difference, ...]
     environment: tuple[Difference, ...]
@@ -252,17 +254,26 @@ def report_of(rebuilt: Rebuilt, after: History, *, read_before: RecordReader, re
             read_after=output_reader(after, read_after),
         )
     )
+    packages = tuple(differing(states_of(before), states_of(after)))
+    if wanted.compared is not None:  # a package that ran alone has another place
+        packages = tuple(differing({each: states_of(before)[each] for each in wanted.compared}, _alone(wanted, after)))
     return RerunReport(
         job=after.job.id,
         rerun_of=before.job.id,
         package=next(iter(wanted.compared or ()), ""),
         folder=str(rebuilt.folder),
-        same=all(each.verdict in SAME for each in outputs),
+        same=not packages and all(each.verdict in SAME for each in outputs),
+        packages=packages,
         outputs=outputs,
         software=tuple(differing(software_of(before), software_of(after))),
         environment=tuple(differing(environment_of(before), environment_of(after))),
         inputs=rebuilt.inputs,
     )
+
+
+def _alone(wanted: Reconstruction, after: History) -> dict[str, str]:
+    """How the only package of a new run ended, by the place that it had in the first one."""
+    return dict(zip(wanted.compared or (), states_of(after).values(), strict=True))
 
 
 def output_reader(history: History, records: RecordReader) -> Callable[[FileUse], bytes | None]:
@@ -299,17 +310,13 @@ def counts_of(outputs: Iterable[OutputCompared]) -> Iterator[tuple[str, int]]:
 
 
 def recorded_report(server: Server, job: str, rebuilt: Rebuilt, records: RecordReader) -> RerunReport:
-    """Have the record of a new run made by its service, and compare it with the first one, whose record is in `records`.
-
-    The new record tells which job it repeats.
-    """
+    """Have the record of a new run made by its service, and compare it with the first one, whose record is in `records`."""
     from pilotage.app.provenance.served_records import records_at
 
     made = records_at(server)
     made.make(job)
     record = made.record(job)
     assert record is not None, "the service has just made it"
-    made.annotate(job, RERUN_OF, rebuilt.history.job.id)
     return report_of(rebuilt, history_of(record, made.content), read_before=records, read_after=made)
 
 

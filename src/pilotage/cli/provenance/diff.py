@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.provenance.record_sources import recorded_jobs, records_options
-from pilotage.cli.provenance.rerun import difference_lines, output_lines
+from pilotage.cli.provenance.rerun import SHOWN_MAX, difference_lines, output_lines
 from pilotage.cli.shared.output import emit, table
 from pilotage.cli.shared.server import json_option
 from pilotage.model.exit_codes import ExitCode
@@ -56,6 +56,9 @@ def _lines(found: JobDifferences) -> Iterator[str]:
         yield from table(
             ((each.what, _seconds(each.before), _seconds(each.after)) for each in found.timings), indent="  "
         )
+    if found.packages:
+        yield "packages that did not end alike:\n"
+        yield from difference_lines(found.packages[:SHOWN_MAX])
     yield from output_lines(found.outputs)
 
 

@@ -64,7 +64,7 @@ def rerun(
     or new. Exit code 0: all are identical or equal; 1: not all; 2: bad input; 3: stopped.
     """
     from pilotage.app.jobs.submit import RunSettings, Source
-    from pilotage.app.provenance.rerun import rebuild, rerun_folder
+    from pilotage.app.provenance.rerun import RERUN_OF, rebuild, rerun_folder
     from pilotage.cli.shared.job_run import run_job
 
     if here and site:
@@ -84,7 +84,7 @@ def rerun(
         if not as_json:
             emit(_before_lines(rebuilt))
         found: list[RerunReport] = []
-        how = RunSettings(fresh=True, slots=slots, sites=_sites(sites))
+        how = RunSettings(fresh=True, slots=slots, sites=_sites(sites), annotations={RERUN_OF: history.job.id})
         code = run_job(
             Source(folder=rebuilt.folder, document=rebuilt.document, load=rebuilt.load),
             how,
@@ -146,6 +146,9 @@ def _report_lines(report: RerunReport) -> Iterator[str]:
             yield from difference_lines(differences)
     if not report.software and not report.environment:
         yield "software and environment are the same\n"
+    if report.packages:
+        yield "packages did not end alike\n"
+        yield from difference_lines(report.packages[:SHOWN_MAX])
     yield from output_lines(report.outputs)
     yield f"the same again: {report.rerun_of}\n" if report.same else f"not the same as {report.rerun_of}\n"
 
