@@ -35,9 +35,9 @@ class Log(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     stream: str
     head: str
-    tail: str = ""
-    dropped_bytes: int = 0
-    final: bool = True
+    tail: str
+    dropped_bytes: int
+    final: bool
 
     @property
     def text(self) -> str:

@@ -33,27 +33,31 @@ def test_only_an_event_of_its_own_package_has_the_epoch_of_an_attempt(
     assert event.epoch == epoch
 
 
-@pytest.mark.parametrize("deliver_seconds, asked", [(0.0, []), (1.0, ["/v1/position", "/v1/events"])])
-def test_the_position_of_the_book_is_learned_before_the_first_event_if_there_is_any_time(
-    tmp_path: Path, deliver_seconds: float, asked: list[str]
+@pytest.mark.parametrize(
+    "kind, deliver_seconds, asked",
+    [
+        ("Noted", 0.0, []),
+        ("Noted", 1.0, ["/v1/position", "/v1/events", "/v1/events"]),
+        ("Tagged", 1.0, ["/v1/position", "/v1/events"] * 2),
+    ],
+)
+def test_the_position_of_the_book_is_learned_before_the_first_event_and_before_each_that_replaces_a_value(
+    tmp_path: Path, kind: str, deliver_seconds: float, asked: list[str]
 ) -> None:
+    data = {"Noted": {"text": "x"}, "Tagged": {"name": "x", "value": "y"}}[kind]
     event = compose(
-        "Noted",
-        fields=(),
-        data={"text": "x"},
-        subject=Subject("j", None, None),
-        environment=read_environment({}),
-        source="client",
+        kind, fields=(), data=data, subject=Subject("j", None, None), environment=read_environment({}), source="client"
     )
     with canned_server() as server:
         server.answer("/v1/position", {"position": 7})
         server.answer("/v1/events", {"position": 8, "kept": 1, "repeated": 0, "parked": 0, "refused": []})
-        log_events(
-            [event],
-            address=Address(url=server.url),
-            source="client",
-            spool=str(tmp_path),
-            environment={},
-            deliver_seconds=deliver_seconds,
-        )
+        for _ in range(2):
+            log_events(
+                [event],
+                address=Address(url=server.url),
+                source="client",
+                spool=str(tmp_path),
+                environment={},
+                deliver_seconds=deliver_seconds,
+            )
         assert [each.path for each in server.asked] == asked

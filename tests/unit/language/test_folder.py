@@ -73,6 +73,13 @@ def test_files_and_folders_exist(folder: Folder, path: str, *, there: bool) -> N
     assert folder.exists(path) is there
 
 
+@pytest.mark.parametrize(
+    "path, is_one", [("x", True), ("x/y", True), ("a.dat", False), ("z", False), ("x\0", False), ("/x", False)]
+)
+def test_folders_are_told_from_files(folder: Folder, path: str, *, is_one: bool) -> None:
+    assert folder.is_folder(path) is is_one
+
+
 def test_absolute_names_are_looked_up_on_disk(tmp_path: Path) -> None:
     (tmp_path / "a.dat").touch()
     folder = DiskFolder(tmp_path / "elsewhere")
