@@ -5,7 +5,17 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from pilotage.adapters.journals.sqlite.connections import LOG_BYTES_MAX, LogCutter, connect_reader, connect_writer
+import pytest
+
+from pilotage.adapters.journals.sqlite.connections import (
+    CUT_MILLISECONDS,
+    LOG_BYTES_MAX,
+    WAIT_BYTES,
+    WAIT_MILLISECONDS,
+    LogCutter,
+    connect_reader,
+    connect_writer,
+)
 
 
 def test_a_log_that_a_reader_kept_from_being_cut_is_cut_once_it_has_grown_a_little(tmp_path: Path) -> None:
@@ -28,3 +38,20 @@ def test_a_log_that_a_reader_kept_from_being_cut_is_cut_once_it_has_grown_a_litt
         assert write(100_000) > LOG_BYTES_MAX  # it is not looked at after every commit
         assert write(600_000) == 0
         assert write(LOG_BYTES_MAX // 2) > 0
+
+
+@pytest.mark.parametrize("size_bytes, patience", [(LOG_BYTES_MAX, CUT_MILLISECONDS), (WAIT_BYTES, WAIT_MILLISECONDS)])
+def test_the_longer_the_log_is_the_longer_its_readers_are_waited_for(
+    tmp_path: Path, size_bytes: int, patience: int
+) -> None:
+    book, executed = tmp_path / "book.sqlite", list[str]()
+    with closing(connect_writer(book, durable=False)) as writer:
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute("CREATE TABLE kept (content BLOB)")
+        (before,) = writer.execute("PRAGMA busy_timeout").fetchone()
+        writer.execute("INSERT INTO kept VALUES (zeroblob(?))", (size_bytes,))
+        writer.set_trace_callback(executed.append)
+        LogCutter(writer, book).look()
+    assert [each for each in executed if "busy_timeout =" in each] == [
+        f"PRAGMA busy_timeout = {patience}", f"PRAGMA busy_timeout = {before}",
+    ]  # fmt: skip

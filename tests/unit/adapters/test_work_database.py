@@ -27,6 +27,13 @@ def test_everything_is_there_after_it_was_closed(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
 
 
+def test_another_file_system_gets_a_write_ahead_log(tmp_path: Path) -> None:
+    index = SqliteResultsIndex(WorkDatabase(tmp_path))
+    index.keep([made(1)])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, f"{FILE}-shm", f"{FILE}-wal"]
+    index.close()
+
+
 def test_a_network_file_system_gets_a_rollback_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(f"server:/x {tmp_path} nfs4 rw 0 0\n")

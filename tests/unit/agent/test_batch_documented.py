@@ -218,6 +218,14 @@ def test_limits_that_were_met(name: str, answer: Answer) -> None:
         speaking(name).submitted(ONE, answer)
 
 
+@pytest.mark.parametrize("memory_bytes, size", [(1, "1MB"), (3 << 30, "3072MB"), ((3 << 30) + 1, "3073MB")])
+def test_lsf_is_asked_for_memory_in_whole_megabytes_of_each_host(memory_bytes: int, size: str) -> None:
+    # https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.M.1.html
+    words = speaking("lsf").submit(replace(ONE, memory_bytes=memory_bytes)).argv
+    assert words[words.index("-M") + 1] == size
+    assert f"rusage[mem={size}/host]" in words
+
+
 def test_directives_are_lines_of_a_submit_description() -> None:
     wanted = BatchRequest(key="lyon-1", command=["true"], directives=['requirements = OpSysMajorVer == "9"'])
     lines = speaking("htcondor").submit(wanted).stdin.split("\n")

@@ -134,3 +134,15 @@ def test_the_token_of_a_pilot_goes_before_that_of_its_site_and_the_later_before_
     given.write_text("a secret without an end")
     credentials.look_again()
     assert credentials() == "a secret without an end"
+
+
+def test_a_rejected_token_of_a_pilot_is_followed_by_that_of_its_site_at_once_and_that_one_by_none(
+    tmp_path: Path,
+) -> None:
+    given, own = tmp_path / "given", tmp_path / "own"
+    site, pilots = _token(exp=900), _token(exp=10, pilot="p")
+    given.write_text(site)
+    own.write_text(pilots)
+    credentials = Credentials(str(given), own)
+    assert (credentials(), credentials.refused(), credentials()) == (pilots, True, site)
+    assert credentials.refused() is False

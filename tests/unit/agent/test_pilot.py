@@ -13,6 +13,7 @@ import pytest
 from pilotage.agent.attempt.workplace import Workplace
 from pilotage.agent.durable_files import text_of
 from pilotage.agent.pilot.backlog import AHEAD_FACTOR, HeldAttempt, SlotTable
+from pilotage.agent.pilot.exchange import Exchanger
 from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.pilot.pilot import Pilot, PilotSettings, describe_node
 from pilotage.agent.pilot.spool import PilotSpool, encode_end
@@ -37,6 +38,18 @@ def grounded(state: Path) -> Pilot:
         fetch=cast("ServerFetch", None),
         on_news=lambda urgent: None,
     )
+
+
+def test_news_waits_for_more_unless_it_is_urgent(tmp_path: Path) -> None:
+    settings = PilotSettings(pilot="p", site="here", state=str(tmp_path), server="unix:none", hold_seconds=3600.0)
+    exchanger = Exchanger(settings)
+    begun = time.monotonic()
+    exchanger.on_news(False)
+    assert exchanger._flush_at >= begun + 3600.0
+    exchanger.on_news(True)
+    assert begun <= exchanger._flush_at <= time.monotonic()
+    os.close(exchanger._awake)
+    os.close(exchanger._wake)
 
 
 @pytest.mark.parametrize("zone, offset", [("UTC0", "+00:00"), ("EAST-5:30", "+05:30"), ("WEST7", "-07:00")])

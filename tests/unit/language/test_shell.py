@@ -36,6 +36,7 @@ SCRIPTS = [
     "# don't mind\nprintf '%s|' \"{x}\"",
     "echo \"it's\" >/dev/null; printf '%s|' '{x}'",
     "cat >/dev/null <<END\ndon't \"mind\nEND\nprintf '%s|' \"{x}\"",
+    "cat >/dev/null <<'END'\ndon't \"mind\nEND\nprintf '%s|' {x}",
     "printf '%s|' a\\'\"{x}\" >/dev/null; printf '%s|' {x}",
     "(printf '%s|' \"{x}\")",
     "case x in x) printf '%s|' \"{x}\";; esac",
@@ -95,8 +96,9 @@ def test_a_list_in_arithmetic_is_refused() -> None:
     assert fault.code == "list-in-text"
 
 
-def test_a_placeholder_where_no_value_can_be_quoted_is_refused_with_a_way_out() -> None:
-    (fault,) = refused('stages:\n  - each: {x: [a]}\n    shell: eval "echo {x}"\n')
+@pytest.mark.parametrize("before", ["", "2>/dev/null ", "2> /dev/null ", "> /dev/null "])
+def test_a_placeholder_where_no_value_can_be_quoted_is_refused_with_a_way_out(before: str) -> None:
+    (fault,) = refused(f"stages:\n  - each: {{x: [a]}}\n    shell: '{before}eval \"echo {{x}}\"'\n")
     assert fault.code == "bad-template"
     assert 'write value={x} on a line of its own, and then "$value"' in fault.message
 

@@ -284,7 +284,6 @@ class SpoolLink(Link):
 
     def close(self) -> None:
         """Stop waiting, and remove the open request."""
-        self.ticket = 0
         with self._change:
             if self._closed:
                 return

@@ -154,7 +154,6 @@ class Link:
 
     def close(self) -> None:
         """Close the connection."""
-        self.ticket = 0
         with contextlib.suppress(OSError):
             self._socket.close()
 
