@@ -17,6 +17,7 @@ from pilotage.book.query.attributes import (
     find_attribute,
     name_hint,
 )
+from pilotage.book.query.clauses import RawCondition, RawValue, too_long, too_many_conditions, too_many_values
 from pilotage.book.query.conditions import (
     CONDITIONS_MAX,
     LENGTH_BYTES_MAX,
@@ -43,25 +44,8 @@ from pilotage.book.query.values import (
 )
 from pilotage.model.jobs.layout import PackageId
 
-
-class RawValue(msgspec.Struct, frozen=True):
-    """A value as written, with its place; text of a query, or any JSON value."""
-
-    value: object
-    place: QueryPlace
-
-
-class RawCondition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition as written; the attribute of a tag is `tag.NAME`."""
-
-    attribute: str
-    operator: Operator
-    values: Sequence[RawValue]
-    place: QueryPlace
-    operator_place: QueryPlace
-
-
-RawClause = Sequence[RawCondition]
+BookCondition = RawCondition[Operator]
+RawClause = Sequence[BookCondition]
 
 Named = Callable[[str, str], PackageId | None]
 """Finds a package by job and name; the job is empty if the query names none, or several."""
@@ -94,24 +78,6 @@ def check_sizes(clauses: Sequence[RawClause], *, place: QueryPlace) -> None:
         raise too_many_values(place)
 
 
-def too_many_conditions(place: QueryPlace) -> QueryError:
-    """The error for too many conditions."""
-    hint = "write alternatives of one attribute as a list: site in (a, b, c)"
-    return place.error("too many conditions", expected=f"at most {CONDITIONS_MAX}", next_step=hint)
-
-
-def too_many_values(place: QueryPlace) -> QueryError:
-    """The error for too many values."""
-    return place.error("too many values", expected=f"at most {VALUES_MAX}", next_step="split it into several queries")
-
-
-def too_long(place: QueryPlace) -> QueryError:
-    """The error for a text that is too long."""
-    return place.error(
-        "the query is too long", expected=f"at most {LENGTH_BYTES_MAX} bytes", next_step="split it into several queries"
-    )
-
-
 def check_target(query: Query, target: Target) -> None:
     """Refuse a query with an attribute that the target does not have."""
     for condition in query.conditions:
@@ -131,7 +97,7 @@ def _with_places(clauses: Sequence[RawClause], named: Named) -> list[RawClause]:
     return [[_with_place(condition, job, named) for condition in clause] for clause in clauses]
 
 
-def _with_place(condition: RawCondition, job: str, named: Named) -> RawCondition:
+def _with_place(condition: BookCondition, job: str, named: Named) -> BookCondition:
     attribute = find_attribute(condition.attribute)
     if attribute is None or attribute.kind is not Kind.PACKAGE or condition.operator.orders:
         return condition
@@ -164,7 +130,7 @@ def _check_clause(clause: RawClause, target: Target | None) -> list[Clause]:
     return [tuple(_check_condition(condition, target) for condition in clause)]
 
 
-def _split_path(condition: RawCondition) -> Sequence[RawCondition]:
+def _split_path(condition: BookCondition) -> Sequence[BookCondition]:
     attribute = find_attribute(condition.attribute)
     if attribute is None or attribute.kind is not Kind.PACKAGE or condition.operator is not Operator.EQUAL:
         return ()
@@ -176,7 +142,7 @@ def _split_path(condition: RawCondition) -> Sequence[RawCondition]:
     return name, msgspec.structs.replace(condition, values=[RawValue(package.dotted, place)])
 
 
-def _check_condition(raw: RawCondition, target: Target | None) -> Condition:
+def _check_condition(raw: BookCondition, target: Target | None) -> Condition:
     attribute, tag = _check_attribute(raw, target)
     if raw.operator.orders and not attribute.kind.ordered:
         raise raw.operator_place.error(
@@ -189,7 +155,7 @@ def _check_condition(raw: RawCondition, target: Target | None) -> Condition:
     return Condition(attribute=attribute.name, tag=tag, operator=raw.operator, values=values)
 
 
-def _check_attribute(raw: RawCondition, target: Target | None) -> tuple[Attribute, str]:
+def _check_attribute(raw: BookCondition, target: Target | None) -> tuple[Attribute, str]:
     name, place = raw.attribute, raw.place
     is_tag = name[: len(TAG_PREFIX)].lower() == TAG_PREFIX
     tag = name[len(TAG_PREFIX) :] if is_tag else ""
@@ -214,7 +180,7 @@ def _check_applies(attribute: Attribute, *, name: str, target: Target, place: Qu
         raise place.error(f"{target} have no {shown(name)}, which is an attribute of {has}", next_step=hint)
 
 
-def _check_values(attribute: Attribute, raw: RawCondition) -> tuple[Value, ...]:
+def _check_values(attribute: Attribute, raw: BookCondition) -> tuple[Value, ...]:
     match raw.operator:
         case Operator.WITHIN:
             return _check_range(attribute, raw)
@@ -230,7 +196,7 @@ def _check_values(attribute: Attribute, raw: RawCondition) -> tuple[Value, ...]:
     return tuple(read_value(attribute.kind, each.value, each.place) for each in raw.values)
 
 
-def _check_range(attribute: Attribute, raw: RawCondition) -> tuple[Value, Value]:
+def _check_range(attribute: Attribute, raw: BookCondition) -> tuple[Value, Value]:
     kind = attribute.kind
     match raw.values:
         case [only] if kind is Kind.TIME and is_duration(only.value):
