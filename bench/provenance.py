@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from bench import record_index
 from bench.book import WallClock
 from bench.figures import Figures
 from bench.work import Work, batches
@@ -134,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--indexed", type=int, default=record_index.COUNT, help="records of the index that is searched")
     given = parser.parse_args()
     figures = Figures()
     with tempfile.TemporaryDirectory() as name:
@@ -142,6 +144,13 @@ def main() -> None:
     figures.show("records committed", found["per_core_second"], "a CPU second", at_least=500)
     figures.show("smaller than their dumps", found["times_smaller"], "times", at_least=10)
     figures.show("as gzip makes each dump", found["gzip_times_smaller"], "times", at_least=1)
+    with tempfile.TemporaryDirectory() as name:
+        searched = record_index.measure(Path(name) / "index.sqlite", given.indexed)
+    print(
+        f"finding records in an index of {given.indexed:,}, up to {record_index.FOUND} at once, beside the bare SQL statement"
+    )
+    for query, (milliseconds, floor, records) in searched.items():
+        figures.show(f"{query}: {records}", milliseconds, f"ms CPU ({floor:.1f})", bound=20)
     figures.done()
 
 
