@@ -5,6 +5,7 @@ __all__ = [
     "core",
     "errors",
     "http",
+    "index_server",
     "jobs",
     "journal",
     "messages",

@@ -49,6 +49,10 @@ CHANGES: dict[str, set[str]] = {
     "PATCH /v1/subscriptions/{subscription:str}": {READ, SUBSCRIBE},
     "DELETE /v1/subscriptions/{subscription:str}": {READ, SUBSCRIBE},
     "GET /v1/subscriptions/{subscription:str}/notices": {READ, SUBSCRIBE},  # a number acknowledges
+    "GET /v1/records/feeds": {READ, SUBSCRIBE},
+    "POST /v1/records/feeds": {READ, SUBSCRIBE},
+    "GET /v1/records/feeds/{name:str}": {READ, SUBSCRIBE},
+    "DELETE /v1/records/feeds/{name:str}": {READ, SUBSCRIBE},
     "POST /v1/jobs/{job:str}/record": {READ, WRITE},
     "POST /v1/records/{job:str}/annotations": {READ, WRITE},
     "POST /v1/records/{job:str}/annotations/{name:str}": {READ, WRITE},

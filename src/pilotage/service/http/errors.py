@@ -13,6 +13,7 @@ from pilotage.book.notices.subscriptions import SubscriptionError
 from pilotage.book.query import CursorError, QueryError, QueryTooBroad
 from pilotage.model.errors import DocumentError, PilotageError, Problem
 from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
+from pilotage.ports.record_index import RecordIndexError, UnknownAttribute, UnknownFeed
 from pilotage.ports.records import NoRecords, RecordStoreError, RecordTaken
 from pilotage.provenance.assembly import NotADump
 from pilotage.reading.access import Forbidden, Unauthenticated
@@ -133,6 +134,9 @@ STATUSES: Mapping[type[Exception], _Status] = {
     NotAwaited: _Status(409, "not_awaited"),
     UnknownContent: _Status(404, "unknown_content"),
     UnknownRecord: _Status(404, "unknown_record"),
+    UnknownFeed: _Status(404, "unknown_feed"),
+    UnknownAttribute: _Status(400, "bad_attribute"),
+    RecordIndexError: _Status(503, "index"),
     NoRecords: _Status(404, "unknown_record"),
     NoRecordKeeping: _Status(409, "no_records"),
     NotRegistered: _Status(409, "not_registered"),

@@ -14,6 +14,7 @@ from pilotage.service.http.routes.events import EVENT_ROUTES
 from pilotage.service.http.routes.jobs import JOB_ROUTES, PROGRESS_ROUTES, explain
 from pilotage.service.http.routes.operations import OPERATION_ROUTES, RUNNING_ROUTES
 from pilotage.service.http.routes.outputs import OUTPUT_ROUTES
+from pilotage.service.http.routes.record_feeds import FEED_ROUTES
 from pilotage.service.http.routes.records import RECORD_ROUTES
 from pilotage.service.http.routes.sites import SITE_ROUTES
 from pilotage.service.http.routes.subscriptions import SUBSCRIPTION_ROUTES
@@ -28,6 +29,7 @@ API_ROUTES: tuple[Route, ...] = (
     *PROGRESS_ROUTES,
     explain,
     *OUTPUT_ROUTES,
+    *FEED_ROUTES,
     *RECORD_ROUTES,
     *SUBSCRIPTION_ROUTES,
     *SITE_ROUTES,

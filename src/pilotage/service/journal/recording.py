@@ -17,6 +17,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.settings.settings import ProvenanceSettings
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import AttemptLogs, Clock, Journal
+from pilotage.service.journal.record_feeds import RecordFeeds
 from pilotage.service.journal.record_uploads import RecordUploads
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class RecordKeeping:
         self._sites = sites
         self._writes = writes
         self.uploads = RecordUploads()
+        self.feeds = RecordFeeds()
         self._guard = threading.RLock()  # one record is made at a time
         self._opened: RecordStore | None = None
         self._hearing = threading.Lock()

@@ -1,3 +1,14 @@
 """Defines the HTTP routes, by subject."""
 
-__all__ = ["agents", "events", "jobs", "operations", "outputs", "records", "sites", "subscriptions", "system"]
+__all__ = [
+    "agents",
+    "events",
+    "jobs",
+    "operations",
+    "outputs",
+    "record_feeds",
+    "records",
+    "sites",
+    "subscriptions",
+    "system",
+]
