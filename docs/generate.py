@@ -16,6 +16,7 @@ from pilotage.cli.jobs.run import run
 from pilotage.language.parsing.schema import reference_tables, sites_tables
 from pilotage.model.reference import compound_table, event_tables, state_diagram, state_table, transition_table
 from pilotage.model.settings.settings import settings_tables
+from pilotage.provenance.index.attributes import attribute_table
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER.parent / "src" / "pilotage"
@@ -117,6 +118,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "compounds": compound_table,
     "settings": settings_tables,
     "sites": sites_tables,
+    "attributes of records": attribute_table,
     "rooms": rooms_table,
     "arrows": drawing,
     **{f"arrows of {room}": partial(drawing, room) for room in ROOMS},
@@ -132,6 +134,7 @@ PAGES = (
             "reference/events.md",
             "explanation/engine.md",
             "explanation/states.md",
+            "reference/provenance-find.md",
             "reference/settings.md",
             "reference/sites.md",
             "ARCHITECTURE.md",

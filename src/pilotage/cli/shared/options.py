@@ -21,7 +21,7 @@ FORMATS: tuple[Format, ...] = ("yaml", "dagman", "wfformat")
 class QueryCommand(click.Command):
     """A command with a query: explains missing quotes and options that exclude each other."""
 
-    targets = ("--packages", "--jobs", "--events")
+    targets: tuple[str, ...] = ("--packages", "--jobs", "--events")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line."""
