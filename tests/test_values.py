@@ -42,7 +42,7 @@ BY_POSITION = {
         "Word"
     ),
     "model": "Assignment AttemptRef Event Exchange ExchangeReply InputSource PackageId PackageSetting TemplateLayout",
-    "ports": "Mark",
+    "ports": "IndexQuery Mark",
     "reading": "ResolvedQuery ResultPage _Shape _Template",
     "service": "_ActiveSubscription _AnyBatch Batch DueDelivery _KeyedPackage _Made _Parameters _Request _Sited _Status _Stepped _Waiting",
     "simulator": "DriftingQueue Empirical Exponential AttemptOutcome Fixed Keyed Run",

@@ -1,3 +1,3 @@
 """Stores the book in a PostgreSQL database."""
 
-__all__ = ["journal"]
+__all__ = ["connection", "journal"]
