@@ -170,17 +170,18 @@ class PostgresHarness(Harness):
 
 SINCE_FIVE = (("pilots", "submitted_at"), ("sites", "latencies"))
 SINCE_SIX = (("jobs", "forecast"),)
+SINCE_SEVEN = tuple(("nodes", column) for column in ("os_release", "kernel", "cpu_model", "libc"))
 
 
 def forget_version_five(harness: Harness) -> None:
     """Remove what version 5 of the schema added, and later ones."""
-    for table, column in (*SINCE_FIVE, *SINCE_SIX):
+    for table, column in (*SINCE_FIVE, *SINCE_SIX, *SINCE_SEVEN):
         harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
 
 
 def forget_version_six(harness: Harness) -> None:
-    """Remove what version 6 of the schema added."""
-    for table, column in SINCE_SIX:
+    """Remove what version 6 of the schema added, and later ones."""
+    for table, column in (*SINCE_SIX, *SINCE_SEVEN):
         harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
 
 

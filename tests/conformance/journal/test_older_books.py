@@ -40,7 +40,7 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 6
+    assert harness.schema_version() == 7
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -82,7 +82,7 @@ def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> No
     harness.set_schema_version(2)
 
     harness.open()
-    assert harness.schema_version() == 6
+    assert harness.schema_version() == 7
     assert harness.packages() == before
     assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
     assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts
@@ -119,7 +119,7 @@ def test_a_book_of_version_four_learns_latencies(harness: Harness) -> None:
     harness.set_schema_version(4)
 
     journal = harness.open()
-    assert harness.schema_version() == 6
+    assert harness.schema_version() == 7
     [site], [pilot] = journal.sites(), harness.rows(rows.PilotRow)
     assert (site.latencies, pilot.native_id, pilot.submitted_at) == ("", "17", None)
     keeper(journal).take(
@@ -144,7 +144,7 @@ def test_a_book_of_version_five_learns_forecasts(harness: Harness) -> None:
     harness.set_schema_version(5)
 
     journal = harness.open()
-    assert harness.schema_version() == 6
+    assert harness.schema_version() == 7
     assert [row.forecast for row in harness.rows(rows.JobRow)] == ["", ""]
     made = ForecastMade(low_at=1.0, median_at=2.0, mean_at=2.5, high_at=3.0, packages=4)
     keeper(journal).take([stream.event(made, job="j1", time=START + 50.0)])

@@ -87,7 +87,7 @@ _kept = msgspec.json.Decoder(DumpedEvent)
 
 
 def dump_lines(
-    job: str, *, schema: int, contents: Iterable[tuple[str, bytes]], events: Iterable[FoundEvent]
+    job: str, *, schema: int, contents: Iterable[tuple[str, bytes]], events: Iterable[DumpedEvent]
 ) -> Iterator[bytes]:
     """The lines of a dump, with line ends."""
     hashed = hashlib.sha256()
@@ -102,14 +102,23 @@ def dump_lines(
     for sha256, content in contents:
         counts[0] += 1
         yield line(_Content(content=sha256, base64=base64.b64encode(content).decode()))
-    for found in events:
+    for event in events:
         counts[1] += 1
-        event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
-        received, skewed = found.row.received, bool(found.row.skewed)
-        is_stored = skewed or looks_skewed(event, received)
-        yield line(DumpedEvent(event=event, received=received, skewed=skewed if is_stored else msgspec.UNSET))
+        yield line(event)
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
+
+
+def dumped(event: Event, *, received: float, skewed: bool) -> DumpedEvent:
+    """An event of a dump, which says whether it is skewed only where that does not follow from its time."""
+    is_stored = skewed or looks_skewed(event, received)
+    return DumpedEvent(event=event, received=received, skewed=skewed if is_stored else msgspec.UNSET)
+
+
+def dumped_event(found: FoundEvent) -> DumpedEvent:
+    """A stored event as it is in a dump."""
+    event = wire_event(found.row, job=found.job, source=found.source, stream=found.stream)
+    return dumped(event, received=found.row.received, skewed=bool(found.row.skewed))
 
 
 class LoadTarget(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.adapters.journals.dump import dump_lines
+from pilotage.adapters.journals.dump import dump_lines, dumped_event
 from pilotage.adapters.journals.postgres.connection import Connection, Readers, loaded_text, stored_text
 from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, loaded_row, package_of
 from pilotage.adapters.journals.postgres.schema import (
@@ -211,7 +211,7 @@ class PostgresReading:
         found = ((sha256, self.content(sha256)) for sha256 in hashes)
         contents = ((sha256, content) for sha256, content in found if content is not None)
         events = self._events_of(row, last=last)
-        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
+        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=map(dumped_event, events))
 
     def _events_of(self, job: rows.JobRow, *, last: int) -> Iterator[FoundEvent]:
         after, more = 0, True

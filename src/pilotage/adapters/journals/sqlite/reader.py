@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from pilotage.adapters.journals.dump import dump_lines
+from pilotage.adapters.journals.dump import dump_lines, dumped, dumped_event
 from pilotage.adapters.journals.queries import SQLITE, Compiler, bounds, named_jobs, serving_clause
 from pilotage.adapters.journals.sqlite import locations
 from pilotage.adapters.journals.sqlite.locations import SqliteLocations, jobs_named, select
@@ -33,6 +33,7 @@ from pilotage.adapters.journals.sqlite.package_queries import (
 )
 from pilotage.adapters.journals.sqlite.schema import LIVE, PACKAGE_PLACES, SCHEMA_VERSION, SEALED
 from pilotage.book.fold.finals import FINAL_ORDER, SURELY_OVER, FinalPackage, is_over, read_finals
+from pilotage.book.fold.replay import DumpedEvent
 from pilotage.book.query import Query, Target
 from pilotage.book.rows import shapes
 from pilotage.book.rows.rows import (
@@ -50,6 +51,7 @@ from pilotage.book.rows.rows import (
     read_facts,
 )
 from pilotage.book.rows.tables import TABLE_BY_ROW
+from pilotage.model.events.events import Event
 from pilotage.model.jobs.layout import PackageId
 from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
 
@@ -191,14 +193,19 @@ def events_at(book: sqlite3.Connection, positions: Sequence[int]) -> list[FoundE
     return events
 
 
-def events_of_job(book: sqlite3.Connection, job_id: int) -> Iterator[FoundEvent]:
-    """Every event of a job, in order."""
+def dumped_events(book: sqlite3.Connection, job_id: int) -> Iterator[DumpedEvent]:
+    """Every event in the file of a sealed job, in order."""
     # NOT INDEXED: in the file of a sealed job all events are the job's.
-    statement = f"SELECT {_WANTED}, j.job, s.source, s.stream FROM events AS e NOT INDEXED {_JOINED} WHERE e.job_id = ?"
-    for *columns, job, source, stream in book.execute(f"{statement} ORDER BY e.position", (job_id,)):
-        yield FoundEvent(
-            job=job, source=source, stream=stream, row=EventRow(**dict(zip(_COLUMNS, columns, strict=True)))
-        )
+    found = book.execute(
+        "SELECT s.source, s.stream, e.n, e.type, e.time, j.job,"
+        " CASE WHEN e.stage THEN e.stage || '.' || e.line || '.' || e.number END, nullif(e.attempt, 0), e.pilot, e.site,"
+        " e.epoch, e.seen, e.version, CAST(e.data AS BLOB), e.received, e.skewed"
+        f" FROM events AS e NOT INDEXED {_JOINED} WHERE e.job_id = ? ORDER BY e.position",
+        (job_id,),
+    )
+    for *columns, data, received, skewed in found:
+        columns.append(msgspec.Raw(data))
+        yield dumped(Event(*columns), received=received, skewed=bool(skewed))
 
 
 def merged_pages(pages: Sequence[Page[FoundEvent]], *, limit: int) -> Page[FoundEvent]:
@@ -291,7 +298,7 @@ class SqliteReader(SqliteLocations):
         positions = self._with_packages(row, positions, last=last)
         found = ((sha256, self.content(sha256)) for sha256 in hashes)
         contents = ((sha256, content) for sha256, content in found if content is not None)
-        events = self._in_slices(row, positions)
+        events = map(dumped_event, self._in_slices(row, positions))
         yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
 
     def _dump_sealed(self, row: JobRow) -> Iterator[bytes]:
@@ -301,7 +308,7 @@ class SqliteReader(SqliteLocations):
             found = ((sha256, locations.content_in(book, sha256) or self.content(sha256)) for sha256 in hashes)
             contents = ((sha256, content) for sha256, content in found if content is not None)
             yield from dump_lines(
-                row.job, schema=SCHEMA_VERSION, contents=contents, events=events_of_job(book, row.job_id)
+                row.job, schema=SCHEMA_VERSION, contents=contents, events=dumped_events(book, row.job_id)
             )
 
     def _with_packages(self, row: JobRow, positions: array[int], *, last: int) -> array[int]:
