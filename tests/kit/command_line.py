@@ -19,7 +19,7 @@ from pilotage.cli import main
 
 ALIKE = frozenset([
     "attach", "book", "check", "clean", "convert", "drop", "events", "explain", "forecast", "graph", "hold", "kill", "log",
-    "logs", "map", "outputs", "plan", "query", "release", "replicate", "restart", "restore", "retry", "rules", "run",
+    "logs", "map", "outputs", "plan", "provenance", "query", "release", "replicate", "restart", "restore", "retry", "rules", "run",
     "schema", "simulate", "statistics", "status", "submit", "tag", "watch", "why",
 ])  # fmt: skip
 """Commands that do in the process of a test what they do in their own."""

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.model.records import JobRecord
-from pilotage.provenance.recorder import Recorder
 from tests.kit.real_runs import Place, place_in, wait_until
 
 DOCUMENT = """\
@@ -59,7 +57,7 @@ def survey(place: Place) -> str:
     (place.folder / "split.sh").write_text(SPLIT)
     (place.folder / "split.sh").chmod(0o755)
     (place.folder / "text.txt").write_text("one\ntwo words\nthree words here\nfour\n")
-    (place.folder / "large.dat").write_bytes(b"x" * 100_000)  # too large to come with the submission
+    (place.folder / "large.dat").write_bytes(b"x" * 300_000)  # too large for the record
     place.run("run", "--set", "limit=2", code=1)
     job: str = place.told("status")["job"]["id"]
     place.run("tag", job, "group=B")
@@ -67,16 +65,23 @@ def survey(place: Place) -> str:
 
 
 @contextmanager
-def recorded_survey(folder: Path) -> Iterator[tuple[FolderRecords, JobRecord]]:
-    """The record of such a job, in a store of its own; the folder in which it ran stays."""
+def survey_place(folder: Path) -> Iterator[tuple[Place, str]]:
+    """A folder in which such a job ran, and its id; its record is in the storage of the folder, and no service runs."""
     (folder / "run").mkdir()
     with place_in(folder / "run", environment={"HOME": str(folder)}) as place:
         job = survey(place)
         wait_until(
             lambda: "InputsDescribed" in place.run("book", "dump", job).stdout, "the checksum of its large input"
         )
+        place.run("provenance", "keep", job)
         place.run("serve", "--stop")
-        with closing(FolderRecords(folder / "records")) as store, closing(SqliteJournal(place.state)) as book:
-            record = Recorder(book, store, now=lambda: 2e9).record(job)
-            assert record is not None
-            yield store, record
+        yield place, job
+
+
+@contextmanager
+def recorded_survey(folder: Path) -> Iterator[tuple[FolderRecords, JobRecord]]:
+    """The record of such a job, and its storage; the folder in which it ran stays."""
+    with survey_place(folder) as (place, job), closing(FolderRecords(place.state / "records")) as store:
+        record = store.record(job)
+        assert record is not None
+        yield store, record

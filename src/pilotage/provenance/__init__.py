@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["assembly", "differences", "history", "index", "reconstruction", "recorder", "trace"]
+__all__ = ["assembly", "differences", "exports", "history", "index", "reconstruction", "recorder", "trace"]

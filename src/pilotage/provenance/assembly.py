@@ -161,7 +161,7 @@ def dump_of(record: JobRecord, read_part: Callable[[str], bytes]) -> Iterator[by
         hashed.update(text)
         return text
 
-    head, *first = read_part(log[0].sha256).splitlines(keepends=True)
+    head, *first = read_part(log[0].sha256).splitlines(keepends=True) or [b""]
     yield line(head)
     for part in record.parts:
         if part.kind in _CONTENT_KINDS:

@@ -7,7 +7,6 @@ are made one by one while they are read: a job may have a hundred thousand.
 from __future__ import annotations
 
 import heapq
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Literal
@@ -19,7 +18,9 @@ from pilotage.book.rows.derived_states import running_since, settle
 from pilotage.book.rows.rows import AttemptFacts, PackageFacts
 from pilotage.book.rows.shapes import shape_of
 from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.lists import targets_of
 from pilotage.language.expansion.packages import SHELL, ConcreteBinary, ConcretePackage
+from pilotage.language.named_files import shell_words
 from pilotage.language.package_inputs import concrete, left_out_names, open_patterns, staged_names
 from pilotage.language.recorded_jobs import RecordedJob, recall_job
 from pilotage.language.text.names import tidy_name
@@ -29,7 +30,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import BinaryEnd, InputsDescribed, OutputFile, PhaseTimes, StageExpanded
 from pilotage.model.jobs.definition import Definition, Package
 from pilotage.model.jobs.layout import PackageId
-from pilotage.model.jobs.submission import RESOLVED, TARGETS, Captured, ResolvedLists
+from pilotage.model.jobs.submission import RESOLVED, Captured, ResolvedLists
 from pilotage.model.records import JobRecord, RecordNode
 from pilotage.provenance.folded_job import FoldedJob, UnreadableRecord
 
@@ -104,6 +105,8 @@ class AttemptHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     container_digest: str | None = None  # of the image that it ran in
     measured: Measured = Measured()
     files: tuple[OutputFile, ...] = ()  # that it staged
+    custom: str | None = None  # the JSON object that the provenance script of the document printed
+    cores: tuple[OutputFile, ...] = ()  # core files
 
     @property
     def seconds(self) -> float | None:
@@ -120,11 +123,14 @@ class PackageHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     number: int | None = None  # in the expansion of the job
     name: str = ""
     activity: str = ""
+    stage: str = ""  # the name of its stage
+    step: str = ""  # the stage, line and package of the definition, which packages of an iteration share: 2.1.1
     state: str = ""
     dropped: bool = False
     parameters: dict[str, str | tuple[str, ...]] = {}  # of its iteration; those of the job hold for all
     commands: tuple[Command, ...] = ()
     container: str = ""
+    cores: float | None = None  # that it asked for
     after: tuple[str, ...] = ()  # dotted: the packages that it waited for
     attempts: tuple[AttemptHistory, ...] = ()
     granted_attempt: int | None = None  # whose outputs count; those granted before a restart do not
@@ -173,6 +179,7 @@ class JobHistory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: float | None = None
     finished_at: float | None = None
     ended_at: float | None = None
+    failed: int = 0  # packages that failed, or were cancelled
     cause: str | None = None
 
 
@@ -216,7 +223,6 @@ def history_of(record: JobRecord, read_part: ReadPart) -> History:
     row = folded.row
     recorded = _recorded(record, folded, read_part) if row.definition is not None else None
     definition = recorded.definition if recorded is not None else None
-    names = _texts(row.lists)
     job = JobHistory(
         id=row.job,
         name=row.name,
@@ -226,12 +232,12 @@ def history_of(record: JobRecord, read_part: ReadPart) -> History:
         parent=row.parent,
         description=definition.description if definition is not None else "",
         definition=definition,
-        definition_text=read_part(row.definition).decode() if row.definition is not None else "",
+        definition_text=read_part(row.definition).decode("utf-8", "replace") if row.definition is not None else "",
         parameters=_chosen(definition) if definition is not None else {},
         dialect=recorded.origin.format if recorded is not None else "",
         document=recorded.origin.document if recorded is not None else "",
         folder=recorded.origin.folder if recorded is not None else "",
-        targets=msgspec.json.decode(read_part(names[TARGETS]), type=tuple[str, ...]) if TARGETS in names else (),
+        targets=targets_of(recorded.lists.lists) if recorded is not None else (),
         tags=tags_of(read_tags(row.tags)),
         captured=recorded.origin.captured if recorded is not None else {},
         submitted_at=row.submitted_at,
@@ -239,11 +245,11 @@ def history_of(record: JobRecord, read_part: ReadPart) -> History:
         started_at=row.started_at,
         finished_at=row.finished_at,
         ended_at=row.entered_at,
+        failed=row.failed,
         cause=row.cause,
     )
-    lists = (
-        msgspec.json.decode(read_part(names[RESOLVED]), type=ResolvedLists) if RESOLVED in names else ResolvedLists()
-    )
+    resolved = _texts(row.lists).get(RESOLVED) if recorded is not None else None
+    lists = msgspec.json.decode(read_part(resolved), type=ResolvedLists) if resolved is not None else ResolvedLists()
     return History(record, job, lists, _Opened(folded, recorded))
 
 
@@ -278,7 +284,7 @@ def _recorded(record: JobRecord, folded: FoldedJob, read_part: ReadPart) -> Reco
             content=content,
             growth=growth,
         )
-    except (PilotageError, msgspec.DecodeError, TypeError) as fault:
+    except (PilotageError, msgspec.DecodeError, TypeError, RecursionError) as fault:
         raise UnreadableRecord(f"the definition cannot be expanded: {fault}", subject=f"job {record.job}") from fault
 
 
@@ -298,6 +304,8 @@ class _Outcome(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[PhaseTimes, ...] = ()
     binaries: tuple[BinaryEnd, ...] = ()
     container_digest: str | None = None
+    custom: str | None = None
+    cores: tuple[OutputFile, ...] = ()
 
 
 _outcome = msgspec.json.Decoder(_Outcome).decode
@@ -387,6 +395,8 @@ class _Opened:
             container_digest=ended.container_digest,
             measured=Measured(**{name: getattr(facts, name) for name in Measured.__struct_fields__}),
             files=staged.manifest or (),
+            custom=ended.custom,
+            cores=ended.cores,
         )
 
     def _outcome(self, position: int | None) -> _Outcome:
@@ -421,9 +431,12 @@ class _Opened:
             number=number,
             name=package.name,
             activity=found.activity or package.activity,
+            stage=expansion.stage_names[block.stage],
+            step=f"{block.stage + 1}.{block.template + 1}.{block.number + 1}",
             parameters=_iterated(block, position),
             commands=tuple(_commands(package)),
             container=package.container.image if package.container is not None else "",
+            cores=package.declared.resources.cores,
             after=tuple(expansion.id(other).dotted for other in before),
             files=(*consumed, *_produced(place, found.granted)),
         )
@@ -495,15 +508,7 @@ class _Opened:
 
 
 def _words(argv: tuple[str, ...]) -> Iterable[str]:
-    if argv[: len(SHELL)] != SHELL:
-        return argv
-    scanner = shlex.shlex(argv[len(SHELL)], posix=True, punctuation_chars=True)
-    scanner.whitespace_split = True
-    scanner.commenters = ""
-    try:
-        return list(scanner)
-    except ValueError:  # an open quote
-        return argv[len(SHELL)].split()
+    return argv if argv[: len(SHELL)] != SHELL else shell_words(argv[len(SHELL)])
 
 
 def _iterated(block: Block, position: int) -> dict[str, str | tuple[str, ...]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pilotage.client.errors import ServerError, ServerRefused
 from pilotage.client.server import path_of
-from pilotage.model.records import Annotation, JobRecord
+from pilotage.model.records import Annotation, JobRecord, encoded_record
 from pilotage.ports.records import DamagedPart, StoredRecord
 
 if TYPE_CHECKING:
@@ -75,6 +76,15 @@ class ServedRecords:
     def attach(self, job: str, name: str, content: bytes) -> None:
         """Add the content of a file to a record."""
         self._server.upload(path_of("records", job, "annotations", name), content)
+
+    def upload(self, record: JobRecord, read_part: Callable[[str], bytes]) -> int:
+        """Upload a record with the parts that are missing there, and return how many; visible when all are there."""
+        sent = 0
+        answer = self._server.upload(path_of("records", record.job), encoded_record(record), method="PUT")
+        for sha256 in answer["missing"]:
+            self._server.upload(path_of("records", record.job, "parts", sha256), read_part(sha256), method="PUT")
+            sent += 1
+        return sent
 
     def close(self) -> None:
         """Close the connection."""

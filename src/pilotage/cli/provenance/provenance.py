@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from pilotage.cli.provenance.diff import diff
+from pilotage.cli.provenance.export import export_record, import_record
 from pilotage.cli.provenance.find import find, index
 from pilotage.cli.provenance.rerun import rerun
 from pilotage.cli.provenance.show import annotate, keep, list_records, show
@@ -18,5 +19,20 @@ def provenance() -> None:
     """Show, find, compare and repeat what was run: the records of jobs that are over."""
 
 
-for _command in (annotate, delete, diff, find, fsck, gc, index, keep, list_records, rerun, show, trace):
+for _command in (
+    annotate,
+    delete,
+    diff,
+    export_record,
+    find,
+    fsck,
+    gc,
+    import_record,
+    index,
+    keep,
+    list_records,
+    rerun,
+    show,
+    trace,
+):
     provenance.add_command(_command)
