@@ -8,6 +8,7 @@ import pytest
 
 from pilotage.app.state_folder import SystemClock
 from pilotage.book.query import Cursor, CursorError, Target, encode_cursor, parse
+from pilotage.model.events.events import COUNTER_MAX
 from pilotage.model.settings.settings import QuerySettings
 from pilotage.reading.access import Principal
 from pilotage.reading.queries import BookReader
@@ -35,3 +36,19 @@ def test_a_number_that_no_package_has_is_refused(tmp_path: Path, place: int, num
         cursor = encode_cursor(parse("job=j"), Target.PACKAGES, Cursor(key=("j", *parts), now=1.0))
         with pytest.raises(CursorError, match="was not made here"):
             reader.packages(ANN, "job=j", cursor=cursor, limit=10)
+
+
+def test_a_page_of_events_goes_on_after_any_position_and_no_other_number(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        reader = BookReader(journal, clock=SystemClock(), settings=QuerySettings())
+
+        def after(position: int) -> object:
+            cursor = encode_cursor(
+                parse("job=j", target=Target.EVENTS), Target.EVENTS, Cursor(key=(position,), now=1.0)
+            )
+            return reader.events(ANN, "job=j", cursor=cursor, limit=10).items
+
+        assert (after(0), after(COUNTER_MAX)) == ([], [])
+        for position in (-1, COUNTER_MAX + 1):
+            with pytest.raises(CursorError, match="was not made here"):
+                after(position)
