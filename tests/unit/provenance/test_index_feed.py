@@ -127,6 +127,26 @@ def test_a_record_has_the_attributes_of_its_job_its_tags_its_files_and_its_nodes
     }
 
 
+def test_of_a_tag_and_an_annotation_of_one_name_the_later_one_counts(store: FolderRecords) -> None:
+    lines = [
+        '{"format":1,"job":"j1"}',
+        '{"event":{"type":"Tagged","time":1,"job":"j1","data":{"name":"group","value":"B"}},"received":450.0}',
+        '{"event":{"type":"Tagged","time":1,"job":"j1","package":"1.1.1","data":{"name":"group","value":"B"}},"received":900.0}',
+        '{"event":{"type":"Tagged","time":1,"job":"j1","data":{"name":"group","value":"A"}},"received":800.0}',
+    ]
+    log = "\n".join(lines).encode()
+    [sha256] = store.add_parts([("life-log", log)])
+    part = RecordPart(kind="life-log", name="events-1.jsonl", sha256=sha256, size_bytes=len(log))
+    store.commit([record_of("j1", tags={"group": "B", "given": "1"}, parts=(part,))])
+    for text, at, expected in (("earlier", 400.0, "B"), ("later", 500.0, "later")):
+        store.annotate(note("j1", "group", text, at))
+        [entry] = feed_batch(store, wanted(attributes=["tag"]), principal=None, after=0).entries
+        assert entry.values["tag.group"] == (expected,)
+    store.annotate(note("j1", "given", "2"))  # the first came with the submission
+    [entry] = feed_batch(store, wanted(attributes=["tag"]), principal=None, after=0).entries
+    assert entry.values["tag.given"] == ("2",)
+
+
 def test_texts_that_no_database_stores_are_mended() -> None:
     record = record_of("j1", name="a\0b", tags={"x": "\ud800"})
     values = attributes_of(record, [], LifeLogFacts())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LIMIT_DEFAULT = 100
-INDEX_VARIABLE = "PILOTAGE_INDEX"
 
 
 class FindCommand(QueryCommand):
@@ -39,7 +37,7 @@ class FindCommand(QueryCommand):
     "--index",
     "index_server",
     metavar="URL",
-    help=f"Ask the index server at URL, or the one of a folder; without it, {INDEX_VARIABLE}, else the records of this folder.",
+    help="Ask the index server at URL, or the one of a folder; without it, that of the setting provenance.index, else the records here.",
 )
 @click.option("--token-file", type=click.Path(), metavar="FILE", help="Read the access token from FILE.")
 @ca_file_option
@@ -64,12 +62,13 @@ def find(
     from pilotage.app.provenance.index import find_at, find_here
     from pilotage.app.state_folder import settings_here
 
-    named = index_server or os.environ.get(INDEX_VARIABLE, "")
+    settings = settings_here()
+    named = index_server or settings.provenance.index
     if named:
         with address_of(named, token_file).server() as server:
             found = find_at(server, query, limit=limit, after=cursor)
     else:
-        found = find_here(settings_here(), query, limit=limit, after=cursor)
+        found = find_here(settings, query, limit=limit, after=cursor)
     if as_json:
         from pilotage import app
 

@@ -291,6 +291,10 @@ class ProvenanceSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 256 * KIBIBYTE
     kept_days: Annotated[Duration, _doc("Days from the end of a job until its record is deleted; 0: never.")] = 0.0
+    index: Annotated[
+        str,
+        _doc("The index server that `pilotage provenance find` asks, by its URL or folder; empty: the records here."),
+    ] = ""
     variables: Annotated[
         tuple[str, ...], _doc("Environment variables of nodes that agents report, such as `LANG`; records have them.")
     ] = ()

@@ -214,9 +214,15 @@ class LifeLogFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def attributes_of(
-    record: JobRecord, annotations: Iterable[Annotation], facts: LifeLogFacts
+    record: JobRecord,
+    annotations: Iterable[Annotation],
+    facts: LifeLogFacts,
+    tagged_at: Mapping[str, float] | None = None,
 ) -> dict[str, tuple[Value, ...]]:
-    """The attributes of a record, each with its distinct values in order."""
+    """The attributes of a record, each with its distinct values in order.
+
+    Of a tag and an annotation of the same name the later one counts; `tagged_at` says when such tags were set.
+    """
     found: dict[str, set[Value]] = {}
 
     def add(name: str, *values: Value | None) -> None:
@@ -247,19 +253,24 @@ def attributes_of(
     for part in record.parts:
         if part.kind in ("definition", "custom"):
             add(part.kind, part.sha256 if part.kind == "definition" else part.name)
-    latest = dict(record.tags)
-    for each in sorted(annotations, key=lambda one: one.at):
-        if each.text is not None:
-            latest[each.name] = each.text
-        elif each.part is not None:
-            add("custom", each.name)
-    for tag, text in latest.items():
+    add("custom", *(each.name for each in annotations if each.part is not None))
+    for tag, text in _latest_tags(record, annotations, tagged_at).items():
         found[f"tag.{_storable_text(tag)}"] = {_storable_text(text)}
     for node in record.nodes:
         _add_node(add, node)
     return {
         name: tuple(sorted(values, key=lambda each: (str(type(each)), each))) for name, values in sorted(found.items())
     }
+
+
+def _latest_tags(
+    record: JobRecord, annotations: Iterable[Annotation], tagged_at: Mapping[str, float] | None
+) -> dict[str, str]:
+    latest = dict(record.tags)
+    for each in sorted(annotations, key=lambda one: one.at):
+        if each.text is not None and each.at >= (tagged_at or {}).get(each.name, 0.0):
+            latest[each.name] = each.text
+    return latest
 
 
 def _add_node(add: Any, node: RecordNode) -> None:

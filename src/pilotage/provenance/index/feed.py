@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from typing import Annotated, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -123,7 +123,7 @@ def _entry(
 
 def entry_of(
     record: JobRecord,
-    annotations: Iterable[Annotation],
+    annotations: Sequence[Annotation],
     *,
     position: int,
     read_part: Callable[[str], bytes],
@@ -133,7 +133,9 @@ def entry_of(
     wanted = {each.attribute for clause in feed.query.clauses for each in clause}
     reads_log = any(feed.attributes.keeps(name) or name in wanted for name in _OF_LIFE_LOGS)
     facts = facts_of(record, read_part) if reads_log else LifeLogFacts()
-    values = attributes_of(record, annotations, facts)
+    both = record.tags.keys() & {each.name for each in annotations if each.text is not None}
+    tagged_at = tag_times(record, both, read_part) if both else {}
+    values = attributes_of(record, annotations, facts, tagged_at)
     if not matches(feed.query, values):
         return None
     return RecordEntry(
@@ -147,6 +149,35 @@ def entry_of(
         submitted_at=record.submitted_at,
         values={name: found for name, found in values.items() if feed.attributes.keeps(name)},
     )
+
+
+class _Tagging(msgspec.Struct):
+    type: str
+    package: str | None = None
+    data: dict[str, Any] = {}
+
+
+class _TagLine(msgspec.Struct):
+    event: _Tagging
+    received: float = 0.0
+
+
+_tag_line = msgspec.json.Decoder(_TagLine).decode
+
+
+def tag_times(record: JobRecord, names: Collection[str], read_part: Callable[[str], bytes]) -> dict[str, float]:
+    """When the service heard of the present values of tags; those that came with the job are left out."""
+    found: dict[str, float] = {}
+    for part in record.parts:
+        if part.kind == "life-log":
+            for line in read_part(part.sha256).splitlines():
+                if b'"type":"Tagged"' not in line:
+                    continue
+                tagged = _tag_line(line)
+                name, value = tagged.event.data.get("name"), tagged.event.data.get("value")
+                if tagged.event.package is None and name in names and record.tags[name] == value:
+                    found[name] = max(found.get(name, 0.0), tagged.received)
+    return found
 
 
 def facts_of(record: JobRecord, read_part: Callable[[str], bytes]) -> LifeLogFacts:
