@@ -148,6 +148,15 @@ def read_config(file: Path) -> IndexConfig:
         raise BadIndexConfig(str(fault), subject=str(file), next_step=f"known fields: {known}") from fault
 
 
+def changed_config(config: IndexConfig, changes: Mapping[str, object]) -> IndexConfig:
+    """The configuration with other fields, checked. Raises `BadIndexConfig`."""
+    changed = msgspec.to_builtins(msgspec.structs.replace(config, **changes))
+    try:
+        return msgspec.convert(changed, IndexConfig)
+    except msgspec.ValidationError as fault:
+        raise BadIndexConfig(str(fault), subject="the options of the index") from fault
+
+
 Connect = Callable[[StorageConfig], "Server"]
 """Connects to the service of a storage; raises `ServerError`, such as while it does not run."""
 
@@ -192,13 +201,14 @@ def feed_index(config: IndexConfig, *, connect: Connect, rebuild: bool = False) 
     from pilotage.provenance.index.feed import bring_up_to_date
     from pilotage.service.announcement import refuse_second
 
+    sources = index_sources(config, connect)
     folder = Path(config.folder).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_second(folder)
     with ExitStack() as stack:
         index = open_index(config, folder, rebuild=rebuild)
         stack.callback(index.close)
-        for name, source in index_sources(config, connect).items():
+        for name, source in sources.items():
             stack.callback(source.close)
             bring_up_to_date(index, name, source)
         return index.storages()

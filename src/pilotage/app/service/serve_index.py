@@ -36,6 +36,7 @@ def serve_index(
         from pilotage.service.index_server import Feeder, IndexApplication
         from pilotage.service.server import refuse_open_folder
 
+    sources = index_sources(config, connect)
     folder = Path(config.folder).absolute()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     refuse_open_folder(folder)
@@ -43,7 +44,6 @@ def serve_index(
     with ExitStack() as stack:
         index = open_index(config, folder, rebuild=rebuild)
         stack.callback(index.close)
-        sources = index_sources(config, connect)
         for source in sources.values():
             stack.callback(source.close)
         certificate = None

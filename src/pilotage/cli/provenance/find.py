@@ -170,9 +170,7 @@ def _config(
     file: str | None, storages: tuple[str, ...], token_files: tuple[str, ...], given: dict[str, object]
 ) -> IndexConfig:
     """The configuration of a file, with what options say instead."""
-    import msgspec
-
-    from pilotage.app.provenance.index import IndexConfig, StorageConfig, read_config
+    from pilotage.app.provenance.index import IndexConfig, StorageConfig, changed_config, read_config
 
     config = read_config(Path(file)) if file is not None else IndexConfig()
     changes = {name: value for name, value in given.items() if value not in (None, ())}
@@ -185,5 +183,4 @@ def _config(
         )
     elif token_files:
         raise click.UsageError("--token-file is for --storage; a configuration names the file of each storage.")
-    changed = msgspec.structs.replace(config, **changes)
-    return msgspec.convert(msgspec.to_builtins(changed), IndexConfig)  # checks what options said
+    return changed_config(config, changes)
