@@ -174,7 +174,7 @@ def tag_times(record: JobRecord, names: Collection[str], read_part: Callable[[st
                 if b'"type":"Tagged"' not in line:
                     continue
                 tagged = _tag_line(line)
-                name, value = tagged.event.data.get("name"), tagged.event.data.get("value")
+                name, value = str(tagged.event.data.get("name")), tagged.event.data.get("value")
                 if tagged.event.package is None and name in names and record.tags[name] == value:
                     found[name] = max(found.get(name, 0.0), tagged.received)
     return found
