@@ -151,13 +151,13 @@ def entry_of(
     )
 
 
-class _Tagging(msgspec.Struct):
+class _Tagging(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     package: str | None = None
     data: dict[str, Any] = {}
 
 
-class _TagLine(msgspec.Struct):
+class _TagLine(msgspec.Struct, frozen=True, kw_only=True):
     event: _Tagging
     received: float = 0.0
 
