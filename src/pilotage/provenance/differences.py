@@ -211,6 +211,9 @@ def environment_of(history: History) -> dict[str, str]:
         for name, value in about.items():
             if value:
                 found.setdefault(name, set()).add(value)
+    for part in history.record.parts:
+        if part.kind == "environment":  # of a site: its configuration, and the version of its batch system
+            found[part.name] = {f"sha256 {part.sha256[:12]}"}
     return _joined(found)
 
 

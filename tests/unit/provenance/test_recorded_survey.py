@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from pilotage.model.jobs.definition import Comparison, Source
-from pilotage.model.records import JobRecord, RecordNode
+from pilotage.model.records import JobRecord, RecordNode, RecordPart
 from pilotage.provenance.differences import (
     Difference,
     JobDifferences,
@@ -114,6 +114,11 @@ def test_other_nodes_and_versions_are_told(history: History) -> None:
     assert Difference(what="os", before=node.os_release, after="Other 1") in found.environment
     assert Difference(what="python", before=node.software["python"], after="3.14.0") in found.software
     assert [each.after for each in found.software if each.what == "pilotage"] == ["9.9"]
+    site = RecordPart(kind="environment", name="sites/cluster.json", sha256="0" * 64, size_bytes=1)
+    configured = with_record(history, msgspec.structs.replace(history.record, parts=(*history.record.parts, site)))
+    assert differ(history, configured).environment == (
+        Difference(what="sites/cluster.json", before=None, after=f"sha256 {'0' * 12}"),
+    )
     both = with_record(history, msgspec.structs.replace(history.record, nodes=(node, moved)))
     assert environment_of(both)["node"] == ", ".join(sorted((node.node, "far")))
     assert software_of(history)["pilotage"]
