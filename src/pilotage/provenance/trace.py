@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Literal, Protocol
 
 import msgspec
@@ -18,6 +19,7 @@ from pilotage.provenance.history import FileUse, History, PackageHistory
 LINES_MAX = 10_000
 """Lines of a trace, unless another limit is given."""
 
+_JOBS_HELD_MAX = 8
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 Direction = Literal["consumed", "produced"]
@@ -115,6 +117,7 @@ class _Backward:
 
     def __init__(self, files: RecordedFiles) -> None:
         self._files = files
+        self._job_files = _JobFiles(files)
 
     def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         maker = self._own_maker(found, file)
@@ -124,8 +127,8 @@ class _Backward:
             for job in self._files.jobs_with_file(file.sha256, "produced"):
                 if job == found.job:
                     continue
-                if earlier := _with_file(self._files.history(job), file, "produced"):
-                    return [_Found(depth=found.depth + 1, job=job, package=earlier[0])]
+                for earlier in self._job_files.packages(job, file, "produced"):
+                    return [_Found(depth=found.depth + 1, job=job, package=earlier)]
         return [_Found(depth=found.depth + 1, job=found.job, package=maker)] if maker is not None else []
 
     def _own_maker(self, found: _Found, file: FileUse) -> PackageHistory | None:
@@ -141,6 +144,7 @@ class _Forward:
 
     def __init__(self, files: RecordedFiles) -> None:
         self._files = files
+        self._job_files = _JobFiles(files)
 
     def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         if file.sha256 is None:
@@ -148,29 +152,47 @@ class _Forward:
         return [
             _Found(depth=found.depth + 1, job=job, package=user)
             for job in self._files.jobs_with_file(file.sha256, "consumed")
-            for user in _with_file(self._files.history(job), file, "consumed", same_name=job == found.job)
+            for user in self._job_files.packages(job, file, "consumed", same_name=job == found.job)
         ]
 
     def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
         return [_Found(depth=found.depth + 1, job=found.job, file=each) for each in package.produced]
 
 
-def _with_file(
-    history: History | None, file: FileUse, direction: Direction, *, same_name: bool = False
-) -> list[PackageHistory]:
-    """The packages that used or made a content: under the name of the file if there are any, else under any name.
+class _JobFiles:
+    """Which packages of a job have which contents: a job is read once, however often it is asked."""
 
-    Small files of one content are common. So within one job the name counts, too, and for empty files in any job.
-    """
-    named: list[PackageHistory] = []
-    others: list[PackageHistory] = []
-    for package in history.packages() if history is not None else ():
-        names = [each.name for each in package.files if (each.sha256, each.direction) == (file.sha256, direction)]
-        if any(_base(name) == _base(file.name) if not same_name else name == file.name for name in names):
-            named.append(package)
-        elif names:
-            others.append(package)
-    return named if named or same_name or file.sha256 == _EMPTY else others
+    def __init__(self, files: RecordedFiles) -> None:
+        self._history = files.history
+        self._uses = lru_cache(maxsize=_JOBS_HELD_MAX)(self._read)
+
+    def packages(
+        self, job: str, file: FileUse, direction: Direction, *, same_name: bool = False
+    ) -> Iterator[PackageHistory]:
+        """The packages that used or made a content: under the name of the file if there are any, else under any name.
+
+        Small files of one content are common. So within one job the name counts, too, and for empty files in any job.
+        """
+        uses = self._uses(job).get((file.sha256 or "", direction), ())
+        named = [
+            place for place, name in uses if name == file.name or (not same_name and _base(name) == _base(file.name))
+        ]
+        others = () if same_name or file.sha256 == _EMPTY else [place for place, _ in uses]
+        history = self._history(job)
+        for place in dict.fromkeys(named or others):
+            package = history.package(place) if history is not None else None
+            if package is not None:
+                yield package
+
+    def _read(self, job: str) -> dict[tuple[str, Direction], list[tuple[str, str]]]:
+        """The places of packages and the names of files, by content and direction."""
+        history = self._history(job)
+        found: dict[tuple[str, Direction], list[tuple[str, str]]] = {}
+        for package in history.packages() if history is not None else ():
+            for each in package.files:
+                if each.sha256 is not None:
+                    found.setdefault((each.sha256, each.direction), []).append((package.id, each.name))
+        return found
 
 
 def _base(name: str) -> str:
