@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pilotage.app.provenance.recorded_jobs import recorded_in
+from pilotage.app.provenance.traces import traced
 from tests.kit.real_runs import Place, place_in
 
 LARGE = b"x" * 300_000  # too large for the record
@@ -51,6 +53,7 @@ job: outside
 stages:
   - {shell: "wc -c large.*", inputs: [large.dat], stdout: size.txt}  # a file that a command names would come with the job
 """
+MORE = "  - {name: sum, shell: 'wc all.txt', inputs: [all.txt], stdout: sum.txt}\n"
 DAG = "JOB a a.sub\nJOB b b.sub\nPARENT a CHILD b\n"
 SUBMIT = "executable = ./say.sh\narguments = {0}\noutput = {0}.out\nqueue\n"
 
@@ -194,6 +197,25 @@ def test_a_package_that_does_not_end_alike_is_a_difference(recorded: Recorded) -
     switch.unlink()
     told = place.told("provenance", "rerun", job, "--package", "1.1.1", code=1)
     assert told["packages"] == [{"what": "1.1.1", "before": "DONE", "after": "ABORTED"}]
+
+
+def test_traces_by_the_index_and_by_opening_every_record_are_the_same(recorded: Recorded, tmp_path: Path) -> None:
+    place = recorded.place
+    (place.folder / "more.yaml").write_text(SUM.replace("job: sum", "job: more") + MORE)
+    run(place, "more.yaml", "--set", "word=one")
+    copy = tmp_path / "records"
+    shutil.copytree(place.state / "records", copy)
+    with recorded_in(copy) as jobs:
+        indexed = list(traced(jobs, "sum.txt", forward=False, lines_max=100))
+        found = [each.job for each in indexed if each.package == "2.1.1"]
+        assert found == [recorded.sum], "it adopted the results of the first job"
+        forward = list(traced(jobs, f"{recorded.sum}/text.txt", forward=True, lines_max=1000))
+    assert (copy / "index.sqlite").exists()
+    (copy / "index.sqlite").unlink()
+    (copy / "index.sqlite").mkdir()  # no index can be written
+    with recorded_in(copy) as jobs:
+        assert list(traced(jobs, "sum.txt", forward=False, lines_max=100)) == indexed
+        assert list(traced(jobs, f"{recorded.sum}/text.txt", forward=True, lines_max=1000)) == forward
 
 
 def test_two_jobs_are_compared(recorded: Recorded) -> None:

@@ -14,15 +14,18 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from pilotage.model.states import ADOPTED, MADE_BEFORE
 from pilotage.provenance.history import FileUse, History, PackageHistory
 
 LINES_MAX = 10_000
 """Lines of a trace, unless another limit is given."""
 
 _JOBS_HELD_MAX = 8
+_MAKERS_MAX = 100  # jobs that made one content and are looked into for its name
 _EMPTY = hashlib.sha256(b"").hexdigest()
 
 Direction = Literal["consumed", "produced"]
+Names = Literal["same", "base", "any"]
 Origin = Literal["package", "captured", "outside"]
 
 
@@ -121,14 +124,12 @@ class _Backward:
 
     def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         maker = self._own_maker(found, file)
-        if (
-            maker is None or maker.granted is None
-        ) and file.sha256 is not None:  # else it was adopted from an earlier job
-            for job in self._files.jobs_with_file(file.sha256, "produced"):
-                if job == found.job:
-                    continue
-                for earlier in self._job_files.packages(job, file, "produced"):
-                    return [_Found(depth=found.depth + 1, job=job, package=earlier)]
+        if (maker is None or _is_adopted(maker)) and file.sha256 is not None:
+            others = [job for job in self._files.jobs_with_file(file.sha256, "produced") if job != found.job]
+            for names in ("base", "any"):
+                for job in others[:_MAKERS_MAX]:
+                    for earlier in self._job_files.packages(job, file, "produced", names):
+                        return [_Found(depth=found.depth + 1, job=job, package=earlier)]
         return [_Found(depth=found.depth + 1, job=found.job, package=maker)] if maker is not None else []
 
     def _own_maker(self, found: _Found, file: FileUse) -> PackageHistory | None:
@@ -149,11 +150,15 @@ class _Forward:
     def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         if file.sha256 is None:
             return []
-        return [
-            _Found(depth=found.depth + 1, job=job, package=user)
-            for job in self._files.jobs_with_file(file.sha256, "consumed")
-            for user in self._job_files.packages(job, file, "consumed", same_name=job == found.job)
-        ]
+        more: list[_Found] = []
+        for job in self._files.jobs_with_file(file.sha256, "consumed"):
+            if job == found.job:
+                users = self._job_files.packages(job, file, "consumed", "same")
+            else:
+                users = self._job_files.packages(job, file, "consumed", "base")
+                users = users or self._job_files.packages(job, file, "consumed", "any")
+            more += [_Found(depth=found.depth + 1, job=job, package=user) for user in users]
+        return more
 
     def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
         return [_Found(depth=found.depth + 1, job=found.job, file=each) for each in package.produced]
@@ -166,23 +171,18 @@ class _JobFiles:
         self._history = files.history
         self._uses = lru_cache(maxsize=_JOBS_HELD_MAX)(self._read)
 
-    def packages(
-        self, job: str, file: FileUse, direction: Direction, *, same_name: bool = False
-    ) -> Iterator[PackageHistory]:
-        """The packages that used or made a content: under the name of the file if there are any, else under any name.
-
-        Small files of one content are common. So within one job the name counts, too, and for empty files in any job.
-        """
+    def packages(self, job: str, file: FileUse, direction: Direction, names: Names) -> list[PackageHistory]:
+        """The packages that used or made a content; small files of one content are common, so the name may count, too."""
         uses = self._uses(job).get((file.sha256 or "", direction), ())
-        named = [
-            place for place, name in uses if name == file.name or (not same_name and _base(name) == _base(file.name))
-        ]
-        others = () if same_name or file.sha256 == _EMPTY else [place for place, _ in uses]
+        if names == "same":
+            places = [place for place, name in uses if name == file.name]
+        elif names == "base" or file.sha256 == _EMPTY:
+            places = [place for place, name in uses if _base(name) == _base(file.name)]
+        else:
+            places = [place for place, _ in uses]
         history = self._history(job)
-        for place in dict.fromkeys(named or others):
-            package = history.package(place) if history is not None else None
-            if package is not None:
-                yield package
+        found = (history.package(place) for place in dict.fromkeys(places)) if history is not None else ()
+        return [package for package in found if package is not None]
 
     def _read(self, job: str) -> dict[tuple[str, Direction], list[tuple[str, str]]]:
         """The places of packages and the names of files, by content and direction."""
@@ -193,6 +193,12 @@ class _JobFiles:
                 if each.sha256 is not None:
                     found.setdefault((each.sha256, each.direction), []).append((package.id, each.name))
         return found
+
+
+def _is_adopted(package: PackageHistory) -> bool:
+    """Whether an earlier job made the outputs of a package, and nothing was run."""
+    granted = package.granted
+    return granted is None or granted.site == ADOPTED or granted.reason == MADE_BEFORE
 
 
 def _base(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,7 @@ from pilotage.model.settings.settings import Settings
 if TYPE_CHECKING:
     from pilotage.client import Server
     from pilotage.ports.record_index import FoundRecord, IndexedAttributes, RecordIndex
+    from pilotage.ports.records import RecordStore
     from pilotage.provenance.index.feed import FeedBatch, FeedRegistration
 
 log = logging.getLogger(__name__)
@@ -41,18 +42,23 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 # --- the index of a state folder ---
 
 
-@contextmanager
-def index_here(settings: Settings) -> Iterator[RecordIndex]:
+def index_here(settings: Settings) -> AbstractContextManager[RecordIndex]:
     """The index of a state folder, up to date with its records. Raises `NoRecords`."""
+    state = state_folder(settings, folder=Path.cwd())
+    return index_in(state / RECORDS_FOLDER, open_store=lambda: open_records(state))
+
+
+@contextmanager
+def index_in(folder: Path, *, open_store: Callable[[], RecordStore]) -> Iterator[RecordIndex]:
+    """The index of a folder of records, up to date with them. Raises what `open_store` does, and `RecordIndexError`."""
     from pilotage.ports.record_index import IndexQuery
     from pilotage.provenance.index.attributes import DEFAULT
     from pilotage.provenance.index.feed import CheckedFeed, StoreSource, bring_up_to_date
 
-    state = state_folder(settings, folder=Path.cwd())
     with ExitStack() as stack:
-        store = open_records(state)
+        store = open_store()
         stack.callback(store.close)
-        index = _open_embedded(state / RECORDS_FOLDER / INDEX_FILE, DEFAULT)
+        index = _open_embedded(folder / INDEX_FILE, DEFAULT)
         stack.callback(index.close)
         feed = CheckedFeed(name=_HERE, attributes=DEFAULT, query=IndexQuery())
         bring_up_to_date(index, _HERE, StoreSource(store, feed))

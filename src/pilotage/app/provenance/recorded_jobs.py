@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,10 @@ from pilotage.provenance.trace import Direction
 
 if TYPE_CHECKING:
     from pilotage.client import Server
-    from pilotage.ports.records import RecordReader, StoredRecord
+    from pilotage.ports.record_index import RecordIndex
+    from pilotage.ports.records import RecordReader, RecordStore, StoredRecord
+
+log = logging.getLogger(__name__)
 
 HISTORIES_MAX = 8
 """Opened records that are held at once."""
@@ -34,14 +38,25 @@ class RecordedJobs:
     """The records of a storage, opened as values; those that were opened last are held."""
 
     def __init__(
-        self, records: RecordReader, jobs: Callable[[], Sequence[str]], find: Callable[[str], str] = str
+        self,
+        records: RecordReader,
+        jobs: Callable[[], Sequence[str]],
+        *,
+        find: Callable[[str], str] = str,
+        folder: Path | None = None,
     ) -> None:
-        """`jobs` lists the recorded jobs, the earliest first; `find` returns the id of a job by its id or name."""
+        """`jobs` lists the recorded jobs, the earliest first; `find` returns the id of a job by its id or name.
+
+        `folder` has the records and their index, if they are on this computer; else every record is opened to find a file.
+        """
         self.records = records
         self.find = find
+        self._folder = folder
         self._jobs = jobs
         self._histories: dict[str, History] = {}
         self._by_file: dict[Direction, dict[str, list[str]]] | None = None
+        self._closing = ExitStack()
+        self._index: RecordIndex | None = None
 
     def history(self, job: str) -> History | None:
         """The record of a job, opened; None if there is none. Raises `UnreadableRecord`."""
@@ -69,6 +84,8 @@ class RecordedJobs:
 
     def jobs_with_file(self, sha256: str, direction: Direction) -> Sequence[str]:
         """The recorded jobs that used or made a content, the earliest first."""
+        if (found := self._indexed(f"{direction}.sha256", sha256)) is not None:
+            return found
         if self._by_file is None:
             self._by_file = self._scanned()
         return self._by_file[direction].get(sha256, ())
@@ -77,19 +94,50 @@ class RecordedJobs:
         """The recorded jobs that made a file of a name, the latest first, each with the file."""
         from pilotage.provenance.trace import file_in_job
 
-        for job in reversed(self._jobs()):
+        found = self._indexed("produced", name)
+        for job in reversed(found if found is not None else self._some_jobs()):
             history = self.history(job)
-            found = file_in_job(history, name) if history is not None else None
-            if found is not None and found.direction == "produced":
-                yield job, found
+            file = file_in_job(history, name) if history is not None else None
+            if file is not None and file.direction == "produced":
+                yield job, file
+
+    def close(self) -> None:
+        """Close the index."""
+        self._closing.close()
+
+    def _indexed(self, attribute: str, value: str) -> list[str] | None:
+        """The jobs whose records have a value, by the index of the folder; None without one."""
+        if self._folder is None:
+            return None
+        from pilotage.ports.record_index import FOUND_MAX, Comparison, IndexCondition, IndexQuery, RecordIndexError
+
+        try:
+            if self._index is None:
+                self._index = self._closing.enter_context(_index_of(self._folder))
+        except RecordIndexError as fault:  # such as of a copy that cannot be written
+            log.info("every record is opened, since there is no index: %s", fault)
+            self._folder = None
+            return None
+        condition = IndexCondition(attribute=attribute, comparison=Comparison.EQUAL, values=(value,))
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = self._index.find(IndexQuery(((condition,),)), readable=None, limit=FOUND_MAX, after=after)
+            found += [each.job for each in page.records]
+            after = page.next
+            if after is None:
+                return found[::-1]
+
+    def _some_jobs(self) -> Sequence[str]:
+        jobs = self._jobs()
+        if len(jobs) > SCANNED_MAX:
+            raise TooManyRecords(f"there are {len(jobs):,} records; at most {SCANNED_MAX:,} are opened for one trace")
+        return jobs
 
     def _scanned(self) -> dict[Direction, dict[str, list[str]]]:
         """Jobs by the checksums of their files; every record is opened once."""
         found: dict[Direction, dict[str, list[str]]] = {"consumed": {}, "produced": {}}
-        jobs = self._jobs()
-        if len(jobs) > SCANNED_MAX:
-            raise TooManyRecords(f"there are {len(jobs):,} records; at most {SCANNED_MAX:,} are opened for one trace")
-        for job in jobs:
+        for job in self._some_jobs():
             history = self.history(job)
             for package in history.packages() if history is not None else ():
                 for file in package.files:
@@ -101,8 +149,12 @@ class RecordedJobs:
         return found
 
 
-def recorded_at(server: Server, find: Callable[[str], str]) -> RecordedJobs:
-    """The records of a server that the user may read; `find` returns the id of a job by its id or name."""
+@contextmanager
+def recorded_at(server: Server, find: Callable[[str], str], *, folder: Path | None) -> Iterator[RecordedJobs]:
+    """The records of a server that the user may read; `find` returns the id of a job by its id or name.
+
+    `folder` is where the server keeps them, if that is on this computer.
+    """
     from pilotage.app.provenance.served_records import record_to_show, records_at
 
     records = records_at(server)
@@ -111,15 +163,15 @@ def recorded_at(server: Server, find: Callable[[str], str]) -> RecordedJobs:
         return _by_time({each.job: each for each in records.find(owner="", submitted_from=0.0, submitted_before=0.0)})
 
     # A job that is over and has no record yet gets it now.
-    return RecordedJobs(records, jobs, lambda word: record_to_show(records, find(word)).job)
+    found = RecordedJobs(records, jobs, find=lambda word: record_to_show(records, find(word)).job, folder=folder)
+    with closing(found):
+        yield found
 
 
 @contextmanager
 def recorded_in(folder: Path) -> Iterator[RecordedJobs]:
     """The records of a folder, such as a copy of a storage. Raises `RecordStoreError`."""
-    with extra("provenance", purpose="to read records of jobs"):
-        from pilotage.adapters.records.folder import FolderRecords
-    store = FolderRecords(folder, writes=False)
+    store = _opened(folder)
 
     def jobs() -> list[str]:
         found: dict[str, StoredRecord] = {}
@@ -133,10 +185,20 @@ def recorded_in(folder: Path) -> Iterator[RecordedJobs]:
                     found[each.job] = each
         return _by_time(found)
 
-    try:
-        yield RecordedJobs(store, jobs)
-    finally:
-        store.close()
+    with closing(store), closing(RecordedJobs(store, jobs, folder=folder)) as found:
+        yield found
+
+
+def _opened(folder: Path) -> RecordStore:
+    with extra("provenance", purpose="to read records of jobs"):
+        from pilotage.adapters.records.folder import FolderRecords
+    return FolderRecords(folder, writes=False)
+
+
+def _index_of(folder: Path) -> AbstractContextManager[RecordIndex]:
+    from pilotage.app.provenance.index import index_in
+
+    return index_in(folder, open_store=lambda: _opened(folder))
 
 
 def _by_time(found: Mapping[str, StoredRecord]) -> list[str]:

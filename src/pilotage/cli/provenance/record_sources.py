@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pilotage.cli.shared.server import connect_to_read, server_option
+from pilotage.cli.shared.server import address_of, connect_address_to_read, server_option
 
 if TYPE_CHECKING:
     from pilotage.app.provenance.recorded_jobs import RecordedJobs
@@ -38,7 +38,17 @@ def recorded_jobs(folder: Path | None, server: str | None, token_file: str | Non
         with recorded_in(folder) as found:
             yield found
         return
+    from pilotage.app.provenance.records import RECORDS_FOLDER
     from pilotage.cli.provenance.show import recorded_job
 
-    with connect_to_read(server, token_file) as connection:
-        yield recorded_at(connection, lambda word: recorded_job(connection, word))
+    address = address_of(server, token_file)
+    kept = Path(address.origin) / RECORDS_FOLDER if address.origin else None
+    with (
+        connect_address_to_read(address) as connection,
+        recorded_at(
+            connection,
+            lambda word: recorded_job(connection, word),
+            folder=kept if kept is not None and kept.is_dir() else None,
+        ) as found,
+    ):
+        yield found

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pilotage.cli.provenance.record_sources import recorded_jobs, records_options
-from pilotage.cli.shared.output import emit, one_line
+from pilotage.cli.shared.output import emit, one_line, print_message
 from pilotage.cli.shared.server import json_option
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.states import ADOPTED
 from pilotage.model.texts import moment
 
 if TYPE_CHECKING:
@@ -52,7 +53,13 @@ def trace(
         emit([app.json_text({"lines": lines})])
     else:
         emit(_lines(lines))
-    return ExitCode.COMPLETE if len(lines) > 1 or (lines and lines[0].job) else ExitCode.FAILED
+    if len(lines) > 1 or lines[0].job:
+        return ExitCode.COMPLETE
+    print_message(
+        f"no recorded job {'used' if forward else 'made'} it; a record is made some seconds after the end of its job, or with:"
+        " pilotage provenance keep JOB"
+    )
+    return ExitCode.FAILED
 
 
 def _lines(found: list[TraceLine]) -> Iterator[str]:
@@ -78,6 +85,10 @@ def _file(line: TraceLine) -> str:
 
 def _package(line: TraceLine) -> str:
     above = " (followed above)" if line.followed_above else ""
+    if line.site == ADOPTED:
+        return one_line(
+            f"{line.job}/{line.package} {line.name}: made by an earlier job, of which there is no record{above}"
+        )
     at = " at ".join(filter(None, (line.node, line.site)))
     when = moment(line.ended_at) if line.ended_at is not None else ""
     about = ", ".join(filter(None, (f"on {at}" if at else "", when)))
