@@ -158,6 +158,11 @@ def test_a_crate_gives_its_record_to_another_service(exported: Exported, tmp_pat
             assert record is not None
             assert record == here.record(job)
             assert all(there.content(part.sha256) == here.content(part.sha256) for part in record.parts)
+        again = other.told("provenance", "rerun", job, "--package", "3.1.1")
+        assert {each["name"]: each["verdict"] for each in again["outputs"]} == {
+            "all.txt": "identical",
+            "total.txt": "identical",
+        }
 
 
 def test_faults_say_what_to_do(exported: Exported, tmp_path: Path) -> None:

@@ -19,11 +19,15 @@ from pilotage.cli import main
 
 ALIKE = frozenset([
     "attach", "book", "check", "clean", "convert", "drop", "events", "explain", "forecast", "graph", "hold", "kill", "log",
-    "logs", "map", "outputs", "plan", "provenance", "query", "release", "replicate", "restart", "restore", "retry", "rules", "run",
+    "logs", "map", "outputs", "plan", "query", "release", "replicate", "restart", "restore", "retry", "rules", "run",
     "schema", "simulate", "statistics", "status", "submit", "tag", "watch", "why",
 ])  # fmt: skip
 """Commands that do in the process of a test what they do in their own."""
-ALIKE_WITH = {"serve": frozenset(["--background", "--stop"]), "site": frozenset(["hibernate", "list", "show", "wake"])}
+ALIKE_WITH = {
+    "provenance": frozenset(["annotate", "export", "fsck", "import", "keep", "list", "show"]),
+    "serve": frozenset(["--background", "--stop"]),
+    "site": frozenset(["hibernate", "list", "show", "wake"]),
+}
 """The words with which other commands do."""
 _FOR_PYTHON = ("LD_", "PYTHON")  # variables that a process reads when it starts
 
