@@ -159,3 +159,13 @@ def test_a_name_that_cannot_be_a_tag_is_refused(told: Told) -> None:
     told.place.write(large_dat=LARGE, small_txt="small")
     with pytest.raises(SubmissionError, match="cannot name an annotation"):
         told.place.prepare(JOB, annotations={"a b": "A"})
+
+
+def test_a_file_whose_checksum_two_threads_want_is_read_by_one_at_a_time(told: Told) -> None:
+    told.place.write(a_dat="one")
+    with told.inputs.reading:
+        told.read("a.dat")
+        assert told.inputs.is_pending("j")
+        assert told.files == []
+    told.inputs.settle()
+    assert [file.sha256 for _, file in told.files] == [sha256("one")]

@@ -150,7 +150,7 @@ class CommitHandler:
         self._tree = tree
         self._index = index
         self._publisher = Publisher(tree, manifests, hold=hold, were_concurrent=jobs.were_concurrent)
-        self._completer = Completer(tree, index)
+        self._completer = Completer(tree, index, reading=inputs.reading if inputs is not None else None)
         self._inputs = inputs
         # By job and activity: successes and their seconds that are not recorded yet.
         self._spent: dict[str, dict[str, list[float]]] = {}

@@ -54,6 +54,7 @@ class InputsInPlace:
         self._seen: dict[str, set[int]] = {}  # by job: digests of the files that were taken
         self._complete: set[str] = set()
         self._busy = ""
+        self.reading = threading.Lock()  # held while a file is read: another thread may want the same checksum
         self._change = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="inputs", daemon=True)
@@ -153,7 +154,8 @@ class InputsInPlace:
         """The checksum of a file, if it is still the one that was read."""
         if not self._is_like(folder, name, file):
             return None
-        sha256 = self._tree.checksum(folder, name)
+        with self.reading:
+            sha256 = self._tree.checksum(folder, name)
         return sha256 if self._is_like(folder, name, file) else None
 
     def _is_like(self, folder: str, name: str, file: StoredFile) -> bool:

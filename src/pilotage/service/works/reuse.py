@@ -491,7 +491,16 @@ WAITING_MAX = 100_000
 class Completer:
     """A thread that completes results with the checksums of their inputs, and records them in the index."""
 
-    def __init__(self, tree: JobTree, index: ResultsIndex, *, waiting_max: int = WAITING_MAX) -> None:
+    def __init__(
+        self,
+        tree: JobTree,
+        index: ResultsIndex,
+        *,
+        waiting_max: int = WAITING_MAX,
+        reading: threading.Lock | None = None,
+    ) -> None:
+        """Read files under the lock `reading`: what another thread has read of a large file is known then."""
+        self._reading = reading or threading.Lock()
         self._tree = tree
         self._index = index
         self._waiting: deque[MadeWork] = deque(maxlen=waiting_max)
@@ -526,8 +535,12 @@ class Completer:
         names = [name for name, sha256 in made.fields.inputs.items() if not sha256]
         if not self._is_as_placed(made, names):
             return None
-        fields = completed(made.fields, partial(self._tree.checksum, made.folder))
+        fields = completed(made.fields, partial(self._checksum, made.folder))
         return fields if self._is_as_placed(made, names) else None
+
+    def _checksum(self, folder: str, name: str) -> str | None:
+        with self._reading:
+            return self._tree.checksum(folder, name)
 
     def _is_as_placed(self, made: MadeWork, names: Sequence[str]) -> bool:
         there, placed = self._tree.look_up(made.folder, names), made.placed
