@@ -18,8 +18,8 @@ from pilotage.adapters.record_index.sqlite import SqliteRecordIndex
 from pilotage.adapters.record_index.tables import term_row
 from pilotage.ports.record_index import Value
 from pilotage.provenance.index.attributes import chosen_attributes
-from pilotage.provenance.index.feed import readable_by
 from pilotage.provenance.index.query import parse, require_index
+from pilotage.provenance.index.search import readable_by
 from pilotage.reading.access import READ, Principal
 
 COUNT = 1_000_000

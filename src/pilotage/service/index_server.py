@@ -13,10 +13,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from pilotage.model.errors import PilotageError, did_you_mean
-from pilotage.ports.record_index import FOUND_MAX, FoundRecords, RecordIndex
-from pilotage.provenance.index.feed import FeedSource, bring_up_to_date, readable_by
-from pilotage.provenance.index.query import parse, require_index
-from pilotage.reading.access import READ, Access, Principal, require_scope
+from pilotage.ports.record_index import FOUND_MAX, RecordIndex
+from pilotage.provenance.index.feed import FeedSource, bring_up_to_date
+from pilotage.provenance.index.search import answer_query
+from pilotage.reading.access import READ, Access, require_scope
 from pilotage.service.http.errors import BadParameter
 from pilotage.service.http.messages import JSON_HEADER, principal_of, refuse, send_whole
 
@@ -108,16 +108,6 @@ class Feeder:
             except Exception:
                 log.exception("feeding failed, and is tried again")
             self._stopping.wait(self._poll_seconds)
-
-
-def answer_query(
-    index: RecordIndex, text: str, *, principal: Principal | None, now: float, limit: int, after: str | None
-) -> FoundRecords:
-    """What a query finds of what a principal may read (None: everything). Raises `QueryError` and `QueryTooBroad`."""
-    query = parse(text, attributes=index.attributes, now=now)
-    require_index(query, index.attributes)
-    readable = None if principal is None else readable_by(principal)
-    return index.find(query, readable=readable, limit=limit, after=after)
 
 
 class IndexApplication:

@@ -22,8 +22,8 @@ from pilotage.ports.record_index import (
     Value,
 )
 from pilotage.provenance.index.attributes import DEFAULT
-from pilotage.provenance.index.feed import readable_by
 from pilotage.provenance.index.query import matches, parse
+from pilotage.provenance.index.search import readable_by
 from pilotage.reading.access import ANY_OWNER, READ, Principal
 
 Reopen = Callable[..., RecordIndex]

@@ -85,7 +85,7 @@ def _open_embedded(file: Path, attributes: IndexedAttributes) -> RecordIndex:
 
 def find_here(settings: Settings, text: str, *, limit: int, after: str | None = None) -> Found:
     """What a query finds among the records of a state folder. Raises `QueryError`, `QueryTooBroad` and `NoRecords`."""
-    from pilotage.service.index_server import answer_query
+    from pilotage.provenance.index.search import answer_query
 
     with index_here(settings) as index:
         found = answer_query(index, text, principal=None, now=time.time(), limit=limit, after=after)

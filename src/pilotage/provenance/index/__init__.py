@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-__all__ = ["attributes", "feed", "query"]
+__all__ = ["attributes", "feed", "query", "search"]

@@ -15,13 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.errors import PilotageError
-from pilotage.model.events.payloads import AccessRule
-from pilotage.model.records import RECORD_VERSION, Annotation, JobRecord
-from pilotage.ports.record_index import IndexedAttributes, IndexQuery, Readable, RecordEntry, RecordIndex
+from pilotage.model.records import Annotation, JobRecord
+from pilotage.ports.record_index import IndexedAttributes, IndexQuery, RecordEntry, RecordIndex
 from pilotage.ports.records import RecordStore, StoredRecord
 from pilotage.provenance.index.attributes import FileFact, LifeLogFacts, attributes_of, chosen_attributes
 from pilotage.provenance.index.query import matches, parse
-from pilotage.reading.access import ANY_OWNER, Principal, may_use_record
+from pilotage.reading.access import Principal, may_use_record
 
 log = logging.getLogger(__name__)
 
@@ -257,17 +256,3 @@ def bring_up_to_date(
         if batch.end:
             break
     return taken
-
-
-_ANY_RECORD = JobRecord(version=RECORD_VERSION, job="", revision=1, owner="", name="", state="", made_at=0.0)
-
-
-def readable_by(principal: Principal) -> Readable | None:
-    """What a principal may read of an index; None: everything."""
-    if ANY_OWNER in principal.scopes and not principal.is_bound:
-        return None
-
-    def may(owner: str, access: tuple[AccessRule, ...]) -> bool:
-        return may_use_record(principal, "read", msgspec.structs.replace(_ANY_RECORD, owner=owner, access=access))
-
-    return Readable(owner=principal.user, may=may)
