@@ -13,6 +13,7 @@ from tests.kit.real_runs import Place, wait_until
 DOCUMENT = """\
 pilotage: 1
 job: counted
+provenance: {script: note.sh}
 stages:
   - each: {n: 1..2}
     run: sh count.sh {n}
@@ -28,6 +29,8 @@ SOON = "[provenance]\nrecorded_after_seconds = 0.1\n"
 def prepared(place: Place, settings: str = "") -> None:
     place.document(DOCUMENT)
     (place.folder / "count.sh").write_text("wc -w < words.txt > $1.out\n")
+    (place.folder / "note.sh").write_text('#!/bin/sh\necho \'{"kind": "words"}\'\n')
+    (place.folder / "note.sh").chmod(0o755)
     (place.folder / "words.txt").write_text("one two three\n")
     (place.folder / "pilotage.toml").write_text(settings)
 
@@ -51,6 +54,8 @@ def test_a_record_is_made_soon_after_the_end_of_a_job(place: Place) -> None:
     }
     assert {name for kind, name in parts if kind == "output"} == {"1.out", "2.out", "total.out"}
     assert place.run("provenance", "show", "counted", "--part", "total.out").stdout == "3\n3\n"
+    log = place.run("provenance", "show", "counted", "--part", "events-1.jsonl").stdout
+    assert log.count('"custom":{"kind":"words"}') == 3  # a script that came with the job needs no ./
     assert place.run("provenance", "fsck").stderr == "sound\n"
 
 

@@ -183,7 +183,10 @@ class Application:
         files = [each for each in said.get("files") or () if not os.path.lexists(f"{self._scratch}/{each['name']}")]
         try:
             place(files)
-            printed = self._run_briefly(said["script"], {}, SCRIPT_SECONDS_MAX, contain=False)
+            program, *rest = said["script"]
+            if "/" not in program and os.path.isfile(f"{self._scratch}/{program}"):
+                program = f"./{program}"  # the file that came with the job, not a program of the node
+            printed = self._run_briefly([program, *rest], {}, SCRIPT_SECONDS_MAX, contain=False)
         except (Failure, OSError) as fault:
             return {"custom_fault": f"its provenance script cannot be run: {fault}"}
         finally:
