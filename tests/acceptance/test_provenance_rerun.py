@@ -76,19 +76,20 @@ def verdicts(told: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["verdict"] for each in told["outputs"]}
 
 
-def test_a_job_is_run_again_elsewhere_from_its_record_alone(tmp_path: Path) -> None:
+def test_a_job_is_run_again_elsewhere_from_its_record_alone_and_from_a_crate(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     with place_in(tmp_path / "first") as first:
         prepare(first)
         first.document(SUM)
         job = run(first, "pilotage.yaml", "--set", "word=two")
         made = {name: (first.folder / name).read_bytes() for name in ("part-1.txt", "part-3.txt", "all.txt")}
+        first.run("provenance", "export", job, "--to", "../crate.zip")
         first.run("serve", "--stop")
         shutil.copytree(first.state / "records", tmp_path / "copy")
     shutil.rmtree(tmp_path / "first")
     (tmp_path / "again").mkdir()
     with place_in(tmp_path / "again") as again:
-        again.state = again.folder / f"rerun-{job}" / ".pilotage"  # of the service of the new run
+        again.run("provenance", "import", "../crate.zip")
         told = again.told("provenance", "rerun", job, "--here", "--records", "../copy")
         assert set(verdicts(told).values()) == {"identical"}
         assert set(verdicts(told)) == {"part-1.txt", "part-2.txt", "part-3.txt", "all.txt"}
@@ -99,6 +100,9 @@ def test_a_job_is_run_again_elsewhere_from_its_record_alone(tmp_path: Path) -> N
         assert "value: two" in (folder / "pilotage.yaml").read_text()
         in_the_way = again.run("provenance", "rerun", job, "--records", "../copy", code=2)
         assert "the folder exists already" in in_the_way.stderr
+        told = again.told("provenance", "rerun", job, "--in", "from-crate")
+        assert set(verdicts(told).values()) == {"identical"}
+        assert (again.folder / "from-crate" / "all.txt").read_bytes() == made["all.txt"]
 
 
 class Recorded:
@@ -182,7 +186,9 @@ def test_one_package_and_a_job_of_dagman_are_run_again(recorded: Recorded) -> No
     )
     told = place.told("provenance", "rerun", recorded.sum, "--package", "1.2.1", "--here")
     assert verdicts(told) == {"part-2.txt": "identical"}
-    told = place.told("provenance", "rerun", recorded.dag)
+    refused = place.run("provenance", "rerun", recorded.sum, "--site", "nowhere", code=2).stderr
+    assert "There is no site 'nowhere' here. Known are: local." in refused
+    told = place.told("provenance", "rerun", recorded.dag, "--site", "local")
     assert verdicts(told) == {"a.out": "identical", "b.out": "identical"}
     assert place.told("provenance", "show", told["job"])["record"]["tags"]["rerun_of"] == recorded.dag
 

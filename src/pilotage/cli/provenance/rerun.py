@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 20
 SITES_FILE = "sites.yaml"
+LOCAL = "local"
 
 
 @click.command()
@@ -69,6 +70,8 @@ def rerun(
 
     if here and site:
         raise click.UsageError("--here and --site name two places: give one of them.")
+    if site:
+        _refuse_unknown(site, sites)
     import_numpy_quickly()
     with recorded_jobs(folder, server, token_file) as recorded:
         history = recorded.opened(recorded.find(job))
@@ -78,7 +81,7 @@ def rerun(
             recorded.records,
             folder=target,
             package=package,
-            executor="local" if here else site,
+            executor=LOCAL if here else site,
             anyway=anyway,
         )
         if not as_json:
@@ -103,6 +106,16 @@ def rerun(
     else:
         emit(_report_lines(found[0]))
     return ExitCode.COMPLETE if found[0].same else ExitCode.FAILED
+
+
+def _refuse_unknown(site: str, sites: str) -> None:
+    """Refuse a site that is not known here: its packages would run anywhere."""
+    from pilotage.app.sites.entries import executors_for, known_sites
+
+    file = _sites(sites)
+    named = {each.name for each in known_sites(Path(file)).entries} if file else executors_for(Path.cwd())
+    if site not in (known := {LOCAL, *named}):
+        raise click.UsageError(f"There is no site {site!r} here. Known are: {', '.join(sorted(known))}.")
 
 
 def _sites(given: str) -> str:

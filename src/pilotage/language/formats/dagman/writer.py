@@ -42,6 +42,7 @@ FIELD_LOSSES: dict[type[Value], dict[str, str]] = {
         "priority": "give it to condor_submit_dag with -priority",
         "hold": _TARGET,
         "provenance": _TARGET,
+        "compare": _TARGET,
     },
     Package: {
         "node_restriction": _MODEL,
