@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -35,6 +36,9 @@ def test_a_package_runs_in_its_image_on_its_own_files(place: Place) -> None:
     assert (place.folder / "who.txt").read_text() == "two  words it's $(touch evil) 1.1.1\n"
     assert (place.folder / "out.txt").stat().st_uid == os.geteuid()
     assert not list(place.folder.rglob("evil"))
+    job = place.told("outputs", "contained")["job"]
+    (attempt,) = place.told("status", f"{job}/1.1.1")["attempts"]
+    assert re.fullmatch("sha256:[0-9a-f]{64}", attempt["container_digest"])
 
 
 # What `pilotage tag` says, by the means of the image.
