@@ -96,7 +96,9 @@ def test_a_job_is_purged_after_its_record_is_made(place: Place) -> None:
     job = place.told("status")["job"]["id"]
     place.run("serve", "--stop")
     records = place.folder / ".pilotage" / "records"
-    assert records.is_dir()  # made by the service when it was stopped
+    made = place.told("provenance", "list")["records"]
+    assert [each["job"] for each in made] == [job]  # by the service when it was stopped
+    assert "Traceback" not in place.log()
     for each in sorted(records.rglob("*"), reverse=True):
         each.rmdir() if each.is_dir() else each.unlink()
     records.rmdir()

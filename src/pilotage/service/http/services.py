@@ -392,15 +392,17 @@ class Services:
     def stop(self) -> None:
         """Wake waiting requests, write queued batches, and end the threads; the journal stays open."""
         self.commits.stop()
+        self.housekeeping.stop()
+        if self.records is not None:
+            self.records.stop()  # while logs and files can still be read
         if self.backend is not None:
             self.backend.stop()  # while its decisions can still be written
-        self.housekeeping.stop()
         self.writer.stop()
-        if self.records is not None:
-            self.records.stop()
         if self.notifications is not None:
             self.notifications.stop()
         self._readers.shutdown(wait=True)
+        if self.records is not None:
+            self.records.close()  # a last request may have opened it
 
 
 def backend_of(services: Services) -> JobBackend:
