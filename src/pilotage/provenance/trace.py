@@ -1,7 +1,8 @@
 """Traces a file through recorded jobs: the packages and inputs that made it, or what used it, across jobs.
 
 A trace is a list of lines with depths, so that a chain of any length can be read and shown as it is found. A package is followed
-once; where it is met again, the line says so.
+once; where it is met again, the line says so. From job to job a file is recognized by its content, so time decides, too: a maker has
+ended before the use began, and no path enters a job twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 
 Direction = Literal["consumed", "produced"]
 Names = Literal["same", "base", "any"]
+_NAMES: tuple[Names, ...] = ("base", "any")  # of a file in another job: first under its own name
 Origin = Literal["package", "captured", "outside"]
 
 
@@ -51,7 +53,7 @@ class TraceLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""  # of the file or the package
     sha256: str | None = None
     size_bytes: int | None = None
-    origin: Origin | None = None  # of a file without a maker: it came with the submission, or from outside
+    origin: Origin | None = None  # it came with the submission, or was made by a package, or came from outside
     locator: str = ""
     command: str = ""
     site: str = ""
@@ -68,20 +70,24 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     file: FileUse | None = None
     package: PackageHistory | None = None
+    time: float | None = None  # of a file: when its use began, or forward, when it was made; None: not known
+    path: tuple[str, ...] = ()  # the jobs from the start to here
 
 
 def trace_back(
     files: RecordedFiles, start: Sequence[tuple[str, FileUse]], *, lines_max: int = LINES_MAX
 ) -> Iterator[TraceLine]:
     """What made files, each given with the job that knows it (empty: a file by its checksum alone)."""
-    return _lines([_Found(depth=0, job=job, file=file) for job, file in start], _Backward(files), lines_max)
+    follows = _Backward(files)
+    return _lines([follows.start(job, file) for job, file in start], follows, lines_max)
 
 
 def trace_forward(
     files: RecordedFiles, start: Sequence[tuple[str, FileUse]], *, lines_max: int = LINES_MAX
 ) -> Iterator[TraceLine]:
     """What used files, and what was made of them."""
-    return _lines([_Found(depth=0, job=job, file=file) for job, file in start], _Forward(files), lines_max)
+    follows = _Forward(files)
+    return _lines([follows.start(job, file) for job, file in start], follows, lines_max)
 
 
 class _Follows(Protocol):
@@ -122,22 +128,53 @@ class _Backward:
         self._files = files
         self._job_files = _JobFiles(files)
 
-    def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
-        maker = self._own_maker(found, file)
-        if (maker is None or _is_adopted(maker)) and file.sha256 is not None:
-            others = [job for job in self._files.jobs_with_file(file.sha256, "produced") if job != found.job]
-            for names in ("base", "any"):
-                for job in others[:_MAKERS_MAX]:
-                    for earlier in self._job_files.packages(job, file, "produced", names):
-                        return [_Found(depth=found.depth + 1, job=job, package=earlier)]
-        return [_Found(depth=found.depth + 1, job=found.job, package=maker)] if maker is not None else []
+    def start(self, job: str, file: FileUse) -> _Found:
+        """A file of a job, or of none; if packages of the job read it, the first use counts."""
+        began: float | None = None
+        if file.direction == "consumed" and (history := self._files.history(job)) is not None:
+            users = (each for each in history.packages() if any(use.name == file.name for use in each.consumed))
+            began = min((time for user in users if (time := _use_began(history, user, file)) is not None), default=None)
+        return _Found(depth=0, job=job, file=file, time=began, path=(job,) if job else ())
 
-    def _own_maker(self, found: _Found, file: FileUse) -> PackageHistory | None:
+    def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         history = self._files.history(found.job) if file.package else None
-        return history.package(file.package) if history is not None else None
+        maker = history.package(file.package) if history is not None else None
+        if (maker is None or _is_adopted(maker)) and file.sha256 is not None:
+            needed_at = found.time
+            if history is not None and maker is not None:
+                needed_at = _ended(history, maker)
+            if (earlier := self._earlier_maker(found, file, needed_at)) is not None:
+                return [earlier]
+        return [_Found(depth=found.depth + 1, job=found.job, package=maker, path=found.path)] if maker else []
+
+    def _earlier_maker(self, found: _Found, file: FileUse, needed_at: float | None) -> _Found | None:
+        """The package of another job that had made the content when it was needed."""
+        assert file.sha256 is not None
+        others = [job for job in self._files.jobs_with_file(file.sha256, "produced") if job not in found.path]
+        for names in _NAMES:
+            for job in others[:_MAKERS_MAX]:
+                for maker in self._job_files.packages(job, file, "produced", names):
+                    if _is_before(self._ended(job, maker), needed_at):
+                        return _Found(depth=found.depth + 1, job=job, package=maker, path=(*found.path, job))
+        return None
+
+    def _ended(self, job: str, package: PackageHistory) -> float | None:
+        history = self._files.history(job)
+        return _ended(history, package) if history is not None else None
 
     def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
-        return [_Found(depth=found.depth + 1, job=found.job, file=each) for each in package.consumed]
+        history = self._files.history(found.job)
+        assert history is not None
+        return [
+            _Found(
+                depth=found.depth + 1,
+                job=found.job,
+                file=each,
+                time=_use_began(history, package, each),
+                path=found.path,
+            )
+            for each in package.consumed
+        ]
 
 
 class _Forward:
@@ -147,6 +184,14 @@ class _Forward:
         self._files = files
         self._job_files = _JobFiles(files)
 
+    def start(self, job: str, file: FileUse) -> _Found:
+        """A file of a job, or of none."""
+        made: float | None = None
+        if file.package and (history := self._files.history(job)) is not None:
+            maker = history.package(file.package)
+            made = _ended(history, maker) if maker is not None else None
+        return _Found(depth=0, job=job, file=file, time=made, path=(job,) if job else ())
+
     def of_file(self, found: _Found, file: FileUse) -> list[_Found]:
         if file.sha256 is None:
             return []
@@ -154,14 +199,34 @@ class _Forward:
         for job in self._files.jobs_with_file(file.sha256, "consumed"):
             if job == found.job:
                 users = self._job_files.packages(job, file, "consumed", "same")
-            else:
-                users = self._job_files.packages(job, file, "consumed", "base")
-                users = users or self._job_files.packages(job, file, "consumed", "any")
-            more += [_Found(depth=found.depth + 1, job=job, package=user) for user in users]
+                more += [_Found(depth=found.depth + 1, job=job, package=user, path=found.path) for user in users]
+            elif job not in found.path:
+                path = (*found.path, job)
+                users = self._later_users(job, file, found.time)
+                more += [_Found(depth=found.depth + 1, job=job, package=user, path=path) for user in users]
         return more
 
+    def _later_users(self, job: str, file: FileUse, made_at: float | None) -> list[PackageHistory]:
+        """The packages of another job that began to use a content after it was made."""
+        history = self._files.history(job)
+        for names in _NAMES:
+            users = self._job_files.packages(job, file, "consumed", names)
+            if users and history is not None:
+                uses = ((user, [each for each in user.consumed if each.sha256 == file.sha256]) for user in users)
+                return [
+                    user
+                    for user, read in uses
+                    if any(_is_before(made_at, _use_began(history, user, each)) for each in read)
+                ]
+        return []
+
     def of_package(self, found: _Found, package: PackageHistory) -> list[_Found]:
-        return [_Found(depth=found.depth + 1, job=found.job, file=each) for each in package.produced]
+        history = self._files.history(found.job)
+        made = _ended(history, package) if history is not None else None
+        return [
+            _Found(depth=found.depth + 1, job=found.job, file=each, time=made, path=found.path)
+            for each in package.produced
+        ]
 
 
 class _JobFiles:
@@ -201,12 +266,34 @@ def _is_adopted(package: PackageHistory) -> bool:
     return granted is None or granted.site == ADOPTED or granted.reason == MADE_BEFORE
 
 
+def _use_began(history: History, package: PackageHistory, file: FileUse) -> float | None:
+    """When a package began to use a file; what came with the submission was there by then."""
+    if file.source == "captured":
+        return history.job.submitted_at
+    starts = (each.started_at for each in package.attempts if each.started_at is not None)
+    return min(starts, default=history.job.submitted_at)
+
+
+def _ended(history: History, package: PackageHistory) -> float | None:
+    """When a package had made its outputs."""
+    granted = package.granted
+    ended = (granted.ended_at, granted.granted_at) if granted is not None else ()
+    return next((each for each in (*ended, history.job.ended_at) if each is not None), None)
+
+
+def _is_before(made_at: float | None, used_at: float | None) -> bool:
+    """Whether a content was made before it was used, as far as the times are known."""
+    return made_at is None or used_at is None or made_at <= used_at
+
+
 def _base(name: str) -> str:
     return name.rpartition("/")[2]
 
 
 def _file_line(found: _Found, file: FileUse, *, is_made: bool) -> TraceLine:
-    origin: Origin = "package" if is_made or file.package else file.source
+    origin: Origin = file.source
+    if file.package or (is_made and file.source != "captured"):
+        origin = "package"
     return TraceLine(
         depth=found.depth,
         kind="file",
