@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.kit.real_runs import Place, place_in
 
 COPY = """\
@@ -50,3 +48,32 @@ def test_a_trace_never_goes_to_a_later_job_nor_twice_to_one(place: Place) -> Non
     assert [each["name"] for each in forward] == ["copy.txt"]
     read = place.told("provenance", "trace", f"{first}/s.txt")["lines"]
     assert [each["name"] for each in read] == ["s.txt"]
+
+
+def test_a_name_is_enough_where_only_a_record_is_known(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    with place_in(tmp_path / "first") as first:
+        first.document(COPY)
+        (first.folder / "s.txt").write_text("some words\n")
+        run(first)
+        job = run(first, "--fresh", "--replace")
+        first.run("provenance", "export", job, "--to", "../crate.zip")
+        first.run("serve", "--stop")
+        (first.state / "records").rename(tmp_path / "copy")
+    (tmp_path / "elsewhere").mkdir()
+    with place_in(tmp_path / "elsewhere") as place:
+        assert place.told("provenance", "rerun", "copied", "--records", "../copy")["rerun_of"] == job
+        listed = place.told("provenance", "list", "--records", "../copy")["records"]
+        assert [each["job"] for each in listed][1:] == [job]
+        assert place.told("provenance", "list", "--records", "../copy", "--before", "2026-01-01")["records"] == []
+        unknown = place.run("provenance", "rerun", "copie", "--records", "../copy", code=2).stderr
+        assert "pilotage provenance list --records ../copy" in unknown
+    (tmp_path / "imported").mkdir()
+    with place_in(tmp_path / "imported") as place:
+        place.run("provenance", "import", "../crate.zip")
+        assert place.told("provenance", "show", "copied")["record"]["job"] == job
+        assert place.told("provenance", "diff", "copied", job)["jobs"] == [job, job]
+        place.run("provenance", "export", "copied", "--to", "again.zip")
+        assert "no such job" in place.run("provenance", "show", "copie", code=2).stderr
+        place.run("serve", "--stop")
+        assert place.told("provenance", "show", "copied")["record"]["job"] == job

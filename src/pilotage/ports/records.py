@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -123,6 +123,10 @@ class RecordStore(RecordReader, Protocol):
 
     def unheard_since(self, before: float) -> list[str]:
         """The jobs whose newest record has no event that was received at this time or later."""
+        ...
+
+    def newest(self, name: str, *, readable: Callable[[JobRecord], bool] = bool) -> JobRecord | None:
+        """The newest record of the jobs of a name, as far as they are readable; None if there is none."""
         ...
 
     def changes(self, *, after: int, limit: int) -> list[StoredRecord]:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.adapters.records.folder import FolderRecords
@@ -195,3 +196,22 @@ def test_hundreds_of_records_train_a_dictionary_and_are_read_with_it(reopen: Reo
     store = reopen()
     assert [store.content(part("life-log", "", text).sha256) for text in logs] == logs
     assert list(store.check()) == []
+
+
+def test_the_newest_record_of_a_name_is_found_by_the_name_that_it_states(reopen: Reopen) -> None:
+    store = reopen()
+    for job, name, at in (
+        ("a-1", "a", 1.0),
+        ("a-3", "a", 3.0),
+        ("a-2", "a", 2.0),
+        ("a-b-1", "a-b", 9.0),
+        ("b-1", "b", 9.0),
+    ):
+        store.commit([msgspec.structs.replace(record_of(job, submitted_at=at), name=name)])
+    for _ in range(2):
+        found = [store.newest(name) for name in ("a", "a-b", "b", "c", "")]
+        assert [each and each.job for each in found] == ["a-3", "a-b-1", "b-1", None, None]
+        older = store.newest("a", readable=lambda record: record.job != "a-3")
+        assert older is not None
+        assert older.job == "a-2"
+        store = reopen()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from litestar.testing import TestClient
 
 from pilotage.adapters.records.folder import FolderRecords
+from pilotage.model.events.payloads import AccessRule
+from pilotage.model.records import RECORD_VERSION, JobRecord
 from pilotage.model.settings.settings import Settings
 from pilotage.ports import Journal
 from pilotage.reading.access import DECIDE, OPERATE, READ, WRITE, Principal
@@ -193,3 +196,18 @@ def test_a_service_that_keeps_no_records_says_so(tmp_path: Path) -> None:
         with TestClient(FrameworkAnswers(services)) as client:
             answer = asked(client, "GET", "/v1/records/j")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "no_records")
+
+
+def test_the_newest_record_of_a_name_is_found_by_whoever_may_read_it(client: Client, tmp_path: Path) -> None:
+    rules = (AccessRule(principal="group:physics", rights=("read",)),)
+    record = JobRecord(
+        version=RECORD_VERSION, job="n-abcdef", revision=1, owner="ann", name="n", state="DONE", made_at=1.0, access=rules
+    )  # fmt: skip
+    with closing(FolderRecords(tmp_path / "records")) as store:
+        store.commit([record])
+
+    def found(user: str, query: str) -> list[str]:
+        return [each["job"] for each in asked(client, "GET", f"/v1/records?{query}", user=user).json()["records"]]
+
+    assert found("ann", "name=n") == found("bob", "name=n") == ["n-abcdef"]
+    assert found("eve", "name=n") == found("bob", "name=n&owner=bob") == found("ann", "name=other") == []

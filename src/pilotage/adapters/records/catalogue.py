@@ -199,6 +199,14 @@ class Catalogue:
             (owner, submitted_from, submitted_before),
         )
 
+    def beginning(self, prefix: str) -> list[str]:
+        """The jobs whose ids begin with a text, the latest first."""
+        rows = self._connection.execute(
+            "SELECT job FROM records WHERE job >= ?1 AND job < ?2 GROUP BY job ORDER BY max(submitted_at) DESC, max(position) DESC",
+            (prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)),
+        )
+        return [job for (job,) in rows]
+
     def unheard_since(self, before: float) -> list[str]:
         """The jobs whose records have no later event."""
         rows = self._connection.execute(

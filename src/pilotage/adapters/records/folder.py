@@ -17,7 +17,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from pilotage.adapters.records.packs import (
     starts,
     whole_blocks,
 )
+from pilotage.model.events.events import id_beginning
 from pilotage.model.records import Annotation, JobRecord, decoded_record, encoded_record
 from pilotage.ports.records import (
     Collected,
@@ -362,6 +363,13 @@ class FolderRecords:
         """The newest records of an owner whose jobs were submitted in an interval."""
         with self._guard, _as_store_error(self._folder):
             return self._catalogue.owned(owner, submitted_from, submitted_before)
+
+    def newest(self, name: str, *, readable: Callable[[JobRecord], bool] = bool) -> JobRecord | None:
+        """The newest record of the jobs of a name, as far as they are readable; None if there is none."""
+        with self._guard, _as_store_error(self._folder):
+            jobs = self._catalogue.beginning(id_beginning(name))
+        records = filter(None, map(self.record, jobs))
+        return next((each for each in records if each.name == name and readable(each)), None)
 
     def content(self, sha256: str) -> bytes:
         """The content of a part, verified. Raises `DamagedPart`, also where it is missing."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,15 +44,19 @@ class RecordedJobs:
         records: RecordReader,
         jobs: Callable[[], Sequence[str]],
         *,
-        find: Callable[[str], str] = str,
+        find: Callable[[str], str],
         folder: Path | None = None,
+        listing: str = "pilotage provenance list",
     ) -> None:
         """`jobs` lists the recorded jobs, the earliest first; `find` returns the id of a job by its id or name.
+
+        `listing` is the command that shows users what there is.
 
         `folder` has the records and their index, if they are on this computer; else every record is opened to find a file.
         """
         self.records = records
         self.find = find
+        self._listing = listing
         self._folder = folder
         self._jobs = jobs
         self._histories: dict[str, History] = {}
@@ -78,7 +84,7 @@ class RecordedJobs:
             raise UnknownRecordedJob(
                 "there is no record of this job",
                 subject=f"job {job}",
-                next_step="see: pilotage provenance list",
+                next_step=f"see: {self._listing}",
             )
         return found
 
@@ -173,20 +179,38 @@ def recorded_in(folder: Path) -> Iterator[RecordedJobs]:
     """The records of a folder, such as a copy of a storage. Raises `RecordStoreError`."""
     store = _opened(folder)
 
-    def jobs() -> list[str]:
-        found: dict[str, StoredRecord] = {}
-        after = 0
-        while changes := store.changes(after=after, limit=_CHANGES_AT_ONCE):
-            after = changes[-1].position
-            for each in changes:
-                if each.change == "deletion":
-                    found.pop(each.job, None)
-                elif each.change == "record":
-                    found[each.job] = each
-        return _by_time(found)
+    def find(word: str) -> str:
+        newest = store.newest(word) if store.record(word) is None else None
+        return newest.job if newest is not None else word
 
-    with closing(store), closing(RecordedJobs(store, jobs, folder=folder)) as found:
+    listing = f"pilotage provenance list --records {shlex.quote(str(folder))}"
+    jobs = RecordedJobs(store, lambda: _by_time(_stored(store)), find=find, folder=folder, listing=listing)
+    with closing(store), closing(jobs) as found:
         yield found
+
+
+def records_in(folder: Path, *, since: float = 0.0, until: float = 0.0) -> list[StoredRecord]:
+    """The newest records of a folder whose jobs were submitted in an interval, by the time of submission; 0 is any time."""
+    with closing(_opened(folder)) as store:
+        found = _stored(store)
+    records = (found[job] for job in _by_time(found))
+    return [
+        each for each in records if since <= (each.submitted_at or 0.0) and (each.submitted_at or 0.0) < (until or inf)
+    ]
+
+
+def _stored(store: RecordStore) -> dict[str, StoredRecord]:
+    """The newest record of each job."""
+    found: dict[str, StoredRecord] = {}
+    after = 0
+    while changes := store.changes(after=after, limit=_CHANGES_AT_ONCE):
+        after = changes[-1].position
+        for each in changes:
+            if each.change == "deletion":
+                found.pop(each.job, None)
+            elif each.change == "record":
+                found[each.job] = each
+    return found
 
 
 def _opened(folder: Path) -> RecordStore:

@@ -65,6 +65,11 @@ class ServedRecords:
         }
         return msgspec.convert(self._server.get(path_of("records"), parameters)["records"], list[StoredRecord])
 
+    def newest(self, name: str) -> str | None:
+        """The job of the newest record of a name, of any owner whose records the user may read; None if there is none."""
+        found = self._server.get(path_of("records"), {"name": name})["records"]
+        return msgspec.convert(found, list[StoredRecord])[-1].job if found else None
+
     def make(self, job: str) -> JobRecord:
         """Have the record of a job made that is over, unless it is current."""
         return msgspec.convert(self._server.post(path_of("jobs", job, "record"))["record"], JobRecord)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from pilotage.cli.provenance.show import recorded_job
+from pilotage.cli.provenance.record_sources import recorded_job
 from pilotage.cli.shared.output import emit, plural, print_message
 from pilotage.cli.shared.server import connect_or_start, connect_to_read, json_option, server_option
 

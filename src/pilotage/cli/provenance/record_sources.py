@@ -13,6 +13,7 @@ from pilotage.cli.shared.server import address_of, connect_address_to_read, serv
 
 if TYPE_CHECKING:
     from pilotage.app.provenance.recorded_jobs import RecordedJobs
+    from pilotage.client import Server
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -39,7 +40,6 @@ def recorded_jobs(folder: Path | None, server: str | None, token_file: str | Non
             yield found
         return
     from pilotage.app.provenance.records import RECORDS_FOLDER
-    from pilotage.cli.provenance.show import recorded_job
 
     address = address_of(server, token_file)
     kept = Path(address.origin) / RECORDS_FOLDER if address.origin else None
@@ -52,3 +52,16 @@ def recorded_jobs(folder: Path | None, server: str | None, token_file: str | Non
         ) as found,
     ):
         yield found
+
+
+def recorded_job(connection: Server, word: str) -> str:
+    """The id of a job from its id or name; a word that the book does not know may be that of a record alone."""
+    from pilotage.app.provenance.served_records import records_at
+    from pilotage.cli.shared.job_names import find_job_to_show
+    from pilotage.client import ServerRefused
+
+    try:
+        return find_job_to_show(connection, word)
+    except ServerRefused:
+        records = records_at(connection)
+        return word if records.record(word) is not None else records.newest(word) or word

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pilotage.cli.provenance.record_sources import recorded_job, records_options
 from pilotage.cli.shared.output import emit, one_line, print_message, table
 from pilotage.cli.shared.server import connect_or_start, connect_to_read, json_option, server_option
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
-    from pilotage.client import Server
     from pilotage.model.records import Annotation, JobRecord, RecordNode
 
 PARTS_SHOWN_MAX = 40
@@ -50,17 +50,6 @@ def show(
         emit([app.json_text({"record": record, "revisions": revisions, "annotations": annotations})])
     else:
         emit(_lines(record, len(revisions), annotations))
-
-
-def recorded_job(connection: Server, word: str) -> str:
-    """The id of a job from its id or name; a word that the book does not know may be the id of a record."""
-    from pilotage.cli.shared.job_names import find_job_to_show
-    from pilotage.client import ServerRefused
-
-    try:
-        return find_job_to_show(connection, word)
-    except ServerRefused:
-        return word
 
 
 def _digest(record: JobRecord, word: str) -> str:
@@ -102,27 +91,31 @@ def _node(node: RecordNode) -> str:
 
 
 @click.command("list")
-@click.option("--owner", help="Records of this owner; without it, your own.")
+@click.option("--owner", help="Records of this owner; without it, your own, or all of a folder.")
 @click.option("--from", "first", metavar="DATE", help="Jobs submitted on this day or later, such as 2026-01-31.")
 @click.option("--before", metavar="DATE", help="Jobs submitted before this day.")
 @json_option
-@server_option
+@records_options
 def list_records(
     owner: str | None,
     first: str | None,
     before: str | None,
+    folder: Path | None,
     server: str | None,
     token_file: str | None,
     *,
     as_json: bool,
 ) -> None:
     """List the records of an owner, by the time of submission."""
+    from pilotage.app.provenance.recorded_jobs import records_in
     from pilotage.app.provenance.served_records import records_at
 
-    with connect_to_read(server, token_file) as connection:
-        found = records_at(connection).find(
-            owner=owner or "", submitted_from=_day(first) or 0.0, submitted_before=_day(before) or 0.0
-        )
+    since, until = _day(first) or 0.0, _day(before) or 0.0
+    if folder is not None:
+        found = [each for each in records_in(folder, since=since, until=until) if owner in (None, each.owner)]
+    else:
+        with connect_to_read(server, token_file) as connection:
+            found = records_at(connection).find(owner=owner or "", submitted_from=since, submitted_before=until)
     if as_json:
         from pilotage import app
 

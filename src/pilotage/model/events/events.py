@@ -33,6 +33,7 @@ ATTEMPT_MAX = 999_999_999
 PLACE_MAX = 999_999_999  # of a stage, a line or a number: nine digits
 TIME_MAX = 253_402_300_800.0  # the year 10000
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_.-]+")
 STREAM = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/-]{0,127}")  # of a site or a pilot
 TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -76,6 +77,11 @@ def subject_kind(event: Event) -> SubjectKind | None:
     if event.attempt is not None:
         return None
     return "service" if event.job is None else "job"
+
+
+def id_beginning(name: str) -> str:
+    """How the ids of jobs of a name begin, unless ids were given; six letters or digits follow."""
+    return (_NOT_IN_ID.sub("-", name).lstrip("_.-")[:57] or "job") + "-"
 
 
 @lru_cache(maxsize=8192)  # the few active packages are parsed again and again

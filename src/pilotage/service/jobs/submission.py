@@ -7,7 +7,6 @@ files it brought along. From these it is always expanded in the same way.
 from __future__ import annotations
 
 import base64
-import re
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from pilotage.language.named_files import wanted_column
 from pilotage.language.recorded_jobs import expand_recorded, read_canonical, recall_job, without_executors
 from pilotage.language.text.tree import tree_of
 from pilotage.model.errors import DocumentError, PilotageError
-from pilotage.model.events.events import JOB_ID, TAG_NAME
+from pilotage.model.events.events import JOB_ID, TAG_NAME, id_beginning
 from pilotage.model.events.payloads import JobRegistered, StageExpanded
 from pilotage.model.jobs.definition import Definition, plain
 from pilotage.model.jobs.plan import JobPlan
@@ -377,8 +376,7 @@ def _kept(journal: Journal, lists: ResolvedLists, origin: Origin) -> dict[str, s
 def _job_id(submission: Submission, definition: Definition, journal: Journal, suffix: Callable[[], str]) -> str:
     given = submission.id or definition.id
     if not given:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", definition.job).lstrip("_.-")[:57] or "job"
-        return f"{name}-{suffix()}"
+        return f"{id_beginning(definition.job)}{suffix()}"
     if JOB_ID.fullmatch(given) is None:
         raise SubmissionError(
             "this is not a valid job id",

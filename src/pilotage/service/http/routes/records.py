@@ -48,6 +48,11 @@ SubmittedFrom = Annotated[float, in_query("Submitted at this time or later, in s
 SubmittedBefore = Annotated[float, in_query("Submitted before this time; 0 for any.", ge=0, le=TIME_MAX)]
 
 
+JobName = Annotated[
+    str, in_query("Only the newest record of a job of this name; without an owner, of any owner.", max_length=256)
+]
+
+
 class RecordView(View, frozen=True, kw_only=True):
     """A record, every revision that there is of it, and what was added to it later."""
 
@@ -125,18 +130,26 @@ async def find_records(
     owner: Owner = "",
     submitted_from: SubmittedFrom = 0.0,
     submitted_before: SubmittedBefore = 0.0,
+    name: JobName = "",
 ) -> RecordsView:
-    """The newest revision of each record that you may read, of one owner and an interval of submission."""
+    """The newest revision of each record that you may read, of one owner and an interval of submission; or the newest of a name."""
     keeping = keeping_of(services)
 
     def answer() -> RecordsView:
-        store, name = keeping.store(), owner or request.user.user
-        found = store.find(owner=name, submitted_from=submitted_from, submitted_before=submitted_before or TIME_MAX)
-        if name != request.user.user and ANY_OWNER not in request.user.scopes:
+        store, of = keeping.store(), owner or request.user.user
+        if name:
+            newest = store.newest(name, readable=lambda record: _may_use(request.user, record, owner))
+            return RecordsView(records=store.revisions(newest.job)[-1:] if newest is not None else [])
+        found = store.find(owner=of, submitted_from=submitted_from, submitted_before=submitted_before or TIME_MAX)
+        if of != request.user.user and ANY_OWNER not in request.user.scopes:
             found = [each for each in found if _may_read(store, request.user, each.job)]
         return RecordsView(records=found)
 
     return await services.do(answer)
+
+
+def _may_use(user: Principal, record: JobRecord, owner: str) -> bool:
+    return owner in ("", record.owner) and may_use_record(user, "read", record)
 
 
 def _may_read(store: RecordStore, user: Principal, job: str) -> bool:
