@@ -98,6 +98,15 @@ class RecordReader(Protocol):
 class RecordStore(RecordReader, Protocol):
     """Records and their parts. One process writes; any number may read. Every method raises `RecordStoreError`."""
 
+    @property
+    def broken(self) -> str:
+        """Why nothing more can be written until the storage is opened again; empty while it works."""
+        ...
+
+    def deleted_at(self, job: str) -> float | None:
+        """When the record of a job was last deleted; None if it never was."""
+        ...
+
     def missing(self, parts: Collection[str]) -> set[str]:
         """Those of some digests that are not stored."""
         ...

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pilotage.adapters.records import folder as folder_module
 from pilotage.adapters.records import packs as packs_module
+from pilotage.adapters.records.blocks import PACK_HEAD_BYTES
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.ports.records import DamagedPart, RecordStoreError
 from tests.conformance.records.test_record_store import part, record_of, store_one
@@ -44,8 +45,8 @@ def test_a_flipped_byte_anywhere_in_a_pack_is_found_and_whose_record_it_is(folde
         reader.close()
         if not found:
             silent.append(place)
-        if not any(each.jobs for each in found):
-            unnamed.append(place)
+        if place >= PACK_HEAD_BYTES and not any(each.jobs for each in found):
+            unnamed.append(place)  # a copy of the key is nobody's
     assert silent == []
     assert unnamed == []
 
@@ -57,7 +58,7 @@ def test_a_damaged_part_is_refused_when_it_is_read_and_the_others_are_not(folder
     store.close()
     pack = folder / PACK
     content = bytearray(pack.read_bytes())
-    content[60] ^= 1
+    content[PACK_HEAD_BYTES + 60] ^= 1
     pack.write_bytes(content)
     store = opened(folder)
     with pytest.raises(DamagedPart):

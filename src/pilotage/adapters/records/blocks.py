@@ -3,11 +3,15 @@
 A block is: eight bytes that mark its beginning, the lengths of header and payload, the header (MessagePack), the payload
 (one zstd frame), and a digest of all of it. The header says which parts the payload consists of, in order. Nothing is changed
 once it is written, so a pack can be read while it grows; a block without its digest was torn off, and does not count.
+
+A pack begins with a random key, three times. The digests of its blocks depend on the key, so that nobody can hide a valid block in
+a content that they have stored.
 """
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 import struct
 from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, NamedTuple
@@ -20,6 +24,12 @@ if TYPE_CHECKING:
     import zstandard
 
 MAGIC = b"PLTGBLK1"
+PACK_MAGIC = b"PLTGPCK1"
+KEY_BYTES = 16
+_COPIES = 3
+_COPY_BYTES = len(PACK_MAGIC) + KEY_BYTES + 8
+PACK_HEAD_BYTES = _COPIES * _COPY_BYTES
+"""Where the first block of a pack begins."""
 LEVEL = 3
 _LENGTHS = struct.Struct("<IQ")
 _HEAD_BYTES = len(MAGIC) + _LENGTHS.size
@@ -66,8 +76,30 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Header).decode
 
 
-def _digest(*pieces: bytes) -> bytes:
-    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+def new_pack() -> tuple[bytes, bytes]:
+    """The key of a new pack, and the bytes that it begins with."""
+    key = secrets.token_bytes(KEY_BYTES)
+    return key, _COPIES * _copy(key)
+
+
+def _copy(key: bytes) -> bytes:
+    return PACK_MAGIC + key + hashlib.blake2b(key, digest_size=8).digest()
+
+
+def pack_key(pack: IO[bytes]) -> tuple[bytes | None, str]:
+    """The key of a pack, and what is wrong with its head; None where no copy is left."""
+    pack.seek(0)
+    head = pack.read(PACK_HEAD_BYTES)
+    copies = [head[start : start + _COPY_BYTES] for start in range(0, PACK_HEAD_BYTES, _COPY_BYTES)]
+    keys = {each[len(PACK_MAGIC) : -8] for each in copies if each == _copy(each[len(PACK_MAGIC) : -8])}
+    if not keys:
+        return None, "it does not begin as a pack"
+    sound = len(keys) == 1 and all(each == copies[0] for each in copies)
+    return min(keys), "" if sound else "a copy of its key is damaged"
+
+
+def _digest(key: bytes, *pieces: bytes) -> bytes:
+    found = hashlib.blake2b(key=key, digest_size=_DIGEST_BYTES)
     for piece in pieces:
         found.update(piece)
     return found.digest()
@@ -124,14 +156,14 @@ class Compression:
         return content
 
 
-def packed(entries: Sequence[Entry], payload: bytes, *, dictionary: bytes) -> bytes:
-    """The bytes of a block."""
+def packed(entries: Sequence[Entry], payload: bytes, *, dictionary: bytes, key: bytes) -> bytes:
+    """The bytes of a block, for the pack of this key."""
     header = _encode(Header(entries=tuple(entries), dictionary=dictionary))
     head = MAGIC + _LENGTHS.pack(len(header), len(payload))
-    return b"".join((head, header, payload, _digest(head, header, payload)))
+    return b"".join((head, header, payload, _digest(key, head, header, payload)))
 
 
-def scan(pack: IO[bytes], *, offset: int) -> Iterator[Block | Torn]:
+def scan(pack: IO[bytes], *, offset: int, key: bytes) -> Iterator[Block | Torn]:
     """The blocks of a pack from an offset on, each verified; the last item says where it is torn, if it is."""
     while True:
         pack.seek(offset)
@@ -146,7 +178,7 @@ def scan(pack: IO[bytes], *, offset: int) -> Iterator[Block | Torn]:
             yield Torn(offset, "its lengths are impossible")
             return
         header, payload = pack.read(header_bytes), pack.read(payload_bytes)
-        if pack.read(_DIGEST_BYTES) != _digest(head, header, payload):
+        if pack.read(_DIGEST_BYTES) != _digest(key, head, header, payload):
             yield Torn(offset, "its digest does not match")
             return
         end = offset + _HEAD_BYTES + header_bytes + payload_bytes + _DIGEST_BYTES

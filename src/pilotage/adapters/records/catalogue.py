@@ -85,13 +85,18 @@ class Catalogue:
         """How far each pack is catalogued."""
         return dict(self._connection.execute("SELECT pack, end FROM packs"))
 
-    def add_block(self, pack: int, offset: int, end: int, parts: Iterable[tuple[bytes, int, int]]) -> None:
-        """Catalogue a block with its parts (digest, start, size); a part that is elsewhere already stays there."""
+    def add_block(self, pack: int, offset: int, end: int, parts: Iterable[tuple[bytes, int, int, int]]) -> None:
+        """Catalogue a block with its parts (digest, start, size, position).
+
+        A part that is elsewhere already stays there. What has a position counts where it was written last: a record may have been
+        deleted, and come again.
+        """
         block = self._connection.execute("INSERT INTO blocks (pack, offset) VALUES (?, ?)", (pack, offset)).lastrowid
-        self._connection.executemany(
-            "INSERT INTO parts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            ((sha256, block, start, size) for sha256, start, size in parts),
-        )
+        for sha256, start, size, position in parts:
+            again = "UPDATE SET block = excluded.block, start = excluded.start" if position else "NOTHING"
+            self._connection.execute(
+                f"INSERT INTO parts VALUES (?, ?, ?, ?) ON CONFLICT (sha256) DO {again}", (sha256, block, start, size)
+            )
         self._connection.execute(
             "INSERT INTO packs VALUES (?, ?) ON CONFLICT (pack) DO UPDATE SET end = excluded.end", (pack, end)
         )
@@ -177,6 +182,13 @@ class Catalogue:
     def _is_deleted(self, job: str, position: int) -> bool:
         found = self._connection.execute("SELECT 1 FROM deletions WHERE job = ? AND position > ?", (job, position))
         return found.fetchone() is not None
+
+    def last_deletion(self, job: str) -> bytes | None:
+        """The digest of the last deletion of a job's record."""
+        row = self._connection.execute(
+            "SELECT sha256 FROM deletions WHERE job = ? ORDER BY position DESC LIMIT 1", (job,)
+        ).fetchone()
+        return None if row is None else bytes(row[0])
 
     def revision(self, job: str, revision: int | None) -> bytes | None:
         """The digest of a record; the newest one unless a revision is named."""

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -34,6 +35,7 @@ from pilotage.adapters.records.packs import (
     RECORD,
     Item,
     PackFiles,
+    entry_starts,
     pack_name,
     starts,
     whole_blocks,
@@ -54,6 +56,7 @@ from pilotage.ports.records import (
 log = logging.getLogger(__name__)
 
 _CATALOGUE = "catalogue.sqlite"
+TORN_BYTES_MAX = 64 * 1024 * 1024
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 SAMPLES = 400
 SAMPLED_RECORDS_MIN = 100
@@ -80,6 +83,7 @@ class FolderRecords:
         self._pending_bytes = 0
         self._added: set[bytes] = set()  # parts of this process that no record has yet
         self._lock = -1
+        self._shortened: set[int] = set()
         with _as_store_error(folder):
             if writes:
                 make_closed(self._packs.folder)
@@ -93,7 +97,7 @@ class FolderRecords:
             try:
                 self._catalogue = self._open_catalogue()
                 if writes:
-                    self._packs.start_at_the_end()
+                    self._packs.start_at_the_end(shortened=self._shortened)
                     self._use_dictionary()
             except BaseException:
                 self._unlock()
@@ -234,10 +238,15 @@ class FolderRecords:
     def _durably(self) -> Iterator[None]:
         """Sync what was appended, and catalogue it with what is added within."""
         self._packs.sync()
-        with self._catalogue.transaction():
-            for each in self._packs.written:
-                self._catalogue.add_block(each.pack, each.offset, each.end, starts(each.items))
-            yield
+        try:
+            with self._catalogue.transaction():
+                for each in self._packs.written:
+                    self._catalogue.add_block(each.pack, each.offset, each.end, starts(each.items))
+                yield
+        except BaseException as fault:
+            # It is durable in the pack, with positions that no other may get: it is catalogued when the folder is opened again.
+            self._packs.broken = f"the catalogue could not be written: {fault}"
+            raise
         self._packs.written.clear()
 
     # --- the catalogue ---
@@ -248,7 +257,7 @@ class FolderRecords:
             return Catalogue(file, writes=False)
         try:
             self._catalogue = Catalogue(file, writes=True)
-            self._catch_up()
+            self._shortened = self._catch_up()
             return self._catalogue
         except sqlite3.OperationalError:
             raise
@@ -257,24 +266,31 @@ class FolderRecords:
         for suffix in ("", "-wal", "-shm"):
             file.with_name(file.name + suffix).unlink(missing_ok=True)
         self._catalogue = Catalogue(file, writes=True)
-        self._catch_up()
+        self._shortened = self._catch_up()
         return self._catalogue
 
-    def _catch_up(self) -> None:
-        """Catalogue what the packs have and the catalogue has not; a torn end is cut off."""
+    def _catch_up(self) -> set[int]:
+        """Catalogue what the packs have and the catalogue has not, all or nothing; a torn end is cut off.
+
+        Returns the packs that are shorter than the catalogue says.
+        """
         ends, late = self._catalogue.ends(), list[tuple[Item, JobRecord]]()
-        for pack in self._packs.numbers():
-            if ends.get(pack, 0) < self._packs.size(pack):
-                with self._catalogue.transaction():
-                    late += self._catalogue_pack(pack, ends.get(pack, 0))
-        if late:
+        sizes = {pack: self._packs.size(pack) for pack in self._packs.numbers()}
+        shortened = {pack for pack, end in ends.items() if sizes.get(pack, 0) < end}
+        for pack in sorted(shortened):
+            log.warning("%s is shorter than it was: see `pilotage provenance fsck`", pack_name(pack))
+        longer = [pack for pack, size in sizes.items() if ends.get(pack, 0) < size]
+        if longer:
             with self._catalogue.transaction():
+                for pack in longer:
+                    late += self._catalogue_pack(pack, ends.get(pack, 0))
                 for item, record in late:  # their parts may be in other packs
                     digests = {bytes.fromhex(part.sha256) for part in record.parts}
                     if digests - self._catalogue.known(digests):
                         log.warning("the record of job %s lacks parts, and does not count", record.job)
                     else:
                         self._catalogue.add_record(item.position, record, item.sha256)
+        return shortened
 
     def _catalogue_pack(self, pack: int, offset: int) -> Iterator[tuple[Item, JobRecord]]:
         """Catalogue the blocks of a pack from an offset on; its records are returned."""
@@ -282,20 +298,36 @@ class FolderRecords:
             for block in whole_blocks(file, offset):
                 if isinstance(block, Torn):
                     if block.following is None:
-                        log.warning("%s is cut off at %d: %s", pack_name(pack), block.offset, block.what)
-                        file.truncate(block.offset)
+                        self._cut_off(file, pack, block)
                     continue
-                items = self._packs.items(file, block)
+                try:
+                    items = self._packs.items(file, block)
+                except (ValueError, DamagedPart) as fault:
+                    log.warning("%s at %d cannot be read: %s", pack_name(pack), block.offset, fault)
+                    self._catalogue.add_block(pack, block.offset, block.end, entry_starts(block.header.entries))
+                    continue
                 self._catalogue.add_block(pack, block.offset, block.end, starts(items))
                 for item in items:
-                    if item.kind == RECORD:
-                        yield item, decoded_record(item.content)
-                    elif item.kind == ANNOTATION:
-                        annotation = msgspec.json.decode(item.content, type=Annotation)
-                        self._catalogue.add_annotation(item.position, annotation, item.sha256)
-                    elif item.kind == DELETION:
-                        job = msgspec.json.decode(item.content, type=_Deletion).job
-                        self._catalogue.add_deletion(item.position, job, item.sha256)
+                    try:
+                        if item.kind == RECORD:
+                            yield item, decoded_record(item.content)
+                        elif item.kind == ANNOTATION:
+                            annotation = msgspec.json.decode(item.content, type=Annotation)
+                            self._catalogue.add_annotation(item.position, annotation, item.sha256)
+                        elif item.kind == DELETION:
+                            job = msgspec.json.decode(item.content, type=_Deletion).job
+                            self._catalogue.add_deletion(item.position, job, item.sha256)
+                    except msgspec.DecodeError as fault:
+                        log.warning(
+                            "a %s in %s at %d cannot be read: %s", item.kind, pack_name(pack), block.offset, fault
+                        )
+
+    def _cut_off(self, file: IO[bytes], pack: int, torn: Torn) -> None:
+        """Cut off a torn end, of which a copy is kept."""
+        log.warning("%s is cut off at %d: %s", pack_name(pack), torn.offset, torn.what)
+        file.seek(torn.offset)
+        self._packs.path(pack).with_suffix(f".torn-{torn.offset}").write_bytes(file.read(TORN_BYTES_MAX))
+        file.truncate(torn.offset)
 
     # --- dictionaries ---
 
@@ -309,13 +341,14 @@ class FolderRecords:
         """Train a dictionary on small parts of the latest records, and use it from now on."""
         samples: list[bytes] = []
         for each in self._catalogue.latest(SAMPLES):
-            record = decoded_record(self._content(bytes.fromhex(each.sha256)))
-            samples.append(encoded_record(record))
-            samples += [
-                self._content(bytes.fromhex(part.sha256))
-                for part in record.parts
-                if part.size_bytes <= SAMPLE_BYTES_MAX and part.kind in ("life-log", "log", "definition")
-            ]
+            with suppress(DamagedPart, msgspec.DecodeError):  # a damaged record is no sample
+                record = decoded_record(self._content(bytes.fromhex(each.sha256)))
+                samples.append(encoded_record(record))
+                samples += [
+                    self._content(bytes.fromhex(part.sha256))
+                    for part in record.parts
+                    if part.size_bytes <= SAMPLE_BYTES_MAX and part.kind in ("life-log", "log", "definition")
+                ]
         trained = self._packs.train(samples, size_bytes=DICTIONARY_BYTES)
         if trained is None:
             return
@@ -329,6 +362,17 @@ class FolderRecords:
         self._packs.use_dictionary(trained)
 
     # --- reading ---
+
+    @property
+    def broken(self) -> str:
+        """Why nothing more can be written until the folder is opened again; empty while it works."""
+        return self._packs.broken
+
+    def deleted_at(self, job: str) -> float | None:
+        """When the record of a job was last deleted; None if it never was."""
+        with self._guard, _as_store_error(self._folder):
+            sha256 = self._catalogue.last_deletion(job)
+            return None if sha256 is None else msgspec.json.decode(self._content(sha256), type=_Deletion).at
 
     def record(self, job: str, revision: int | None = None) -> JobRecord | None:
         """A record, the newest revision unless another is named; None if there is none."""

@@ -5,13 +5,25 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from pilotage.adapters.records.blocks import Block, Compression, Entry, Torn, next_block, packed, scan
+from pilotage.adapters.records.blocks import (
+    PACK_HEAD_BYTES,
+    Block,
+    Compression,
+    Entry,
+    Torn,
+    new_pack,
+    next_block,
+    pack_key,
+    packed,
+    scan,
+)
+from pilotage.ports.records import DamagedPart
 
 PACK_BYTES_MAX = 256 * 1024 * 1024
 BLOCK_BYTES = 1024 * 1024
@@ -54,12 +66,20 @@ class PackFiles:
         self._cache: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._cached_bytes = 0
         self._pack = self._end = 0
-        self._broken = ""
+        self._key = b""
+        self.broken = ""
 
-    def start_at_the_end(self) -> None:
-        """Append to the last pack from now on."""
+    def start_at_the_end(self, *, shortened: Collection[int] = ()) -> None:
+        """Append to the last pack from now on; to a new one if that was shortened, or has no head."""
         self._pack = max([1, *self.numbers()])
         self._end = self.size(self._pack)
+        key: bytes | None = None
+        if self._end >= PACK_HEAD_BYTES and self._pack not in shortened:
+            with self.path(self._pack).open("rb") as file:
+                key, _ = pack_key(file)
+        if key is None and self._end:
+            self._pack, self._end = self._pack + 1, 0
+        self._key = key or b""
 
     def close(self) -> None:
         """Close all files."""
@@ -93,9 +113,9 @@ class PackFiles:
 
     def append(self, items: Sequence[Item]) -> None:
         """Append blocks, not yet synced; on a fault the pack is as it was."""
-        if self._broken:
-            raise OSError(f"{self._broken}: open the folder again, which reads what the disk has")
-        pack, end, before = self._pack, self._end, len(self.written)
+        if self.broken:
+            raise OSError(f"{self.broken}: open the folder again, which reads what the disk has")
+        pack, end, key, before = self._pack, self._end, self._key, len(self.written)
         try:
             for block in _blocks(items):
                 self._append_block(block)
@@ -104,7 +124,7 @@ class PackFiles:
             if self._pack != pack:
                 self.path(self._pack).unlink(missing_ok=True)
                 self._forget(self._pack)
-            self._pack, self._end = pack, end
+            self._pack, self._end, self._key = pack, end, key
             with suppress(OSError):
                 os.ftruncate(self._file(pack), end)
             raise
@@ -116,15 +136,22 @@ class PackFiles:
             Entry(kind=item.kind, sha256=item.sha256, size_bytes=len(item.content), position=item.position)
             for item in items
         ]
-        block = packed(entries, payload, dictionary=dictionary)
-        if self._end and self._end + len(block) > PACK_BYTES_MAX:
+        if self._end and self._end + len(payload) > PACK_BYTES_MAX:
             os.fsync(self._file(self._pack))
             self._pack, self._end = self._pack + 1, 0
-        descriptor, done = self._file(self._pack), 0
-        while done < len(block):
-            done += os.pwrite(descriptor, block[done:], self._end + done)
+        if not self._end:
+            self._key, head = new_pack()
+            self._write(head)
+            self._end = len(head)
+        block = packed(entries, payload, dictionary=dictionary, key=self._key)
+        self._write(block)
         self.written.append(Written(self._pack, self._end, self._end + len(block), tuple(items)))
         self._end += len(block)
+
+    def _write(self, content: bytes) -> None:
+        descriptor, done = self._file(self._pack), 0
+        while done < len(content):
+            done += os.pwrite(descriptor, content[done:], self._end + done)
 
     def sync(self) -> None:
         """Make durable what was appended. After a fault nothing more is appended: nobody knows what the disk has."""
@@ -133,7 +160,7 @@ class PackFiles:
                 os.fsync(self._file(pack))
             sync_folder(self.folder)
         except OSError as fault:
-            self._broken = str(fault)
+            self.broken = str(fault)
             raise
 
     def leave(self, pack: int) -> None:
@@ -170,7 +197,10 @@ class PackFiles:
             self._cache.move_to_end((pack, offset))
             return known
         with os.fdopen(os.dup(self._file(pack)), "rb") as file:
-            block = next(scan(file, offset=offset), Torn(offset, "the file ends before"))
+            key, what = pack_key(file)
+            if key is None:
+                raise ValueError(f"{what} ({pack_name(pack)})")
+            block = next(scan(file, offset=offset, key=key), Torn(offset, "the file ends before"))
             if isinstance(block, Torn):
                 raise ValueError(f"{block.what} ({pack_name(pack)} at {offset})")
             content = self._expand(file, block)
@@ -197,9 +227,24 @@ class PackFiles:
     def _expand(self, file: IO[bytes], block: Block) -> bytes:
         dictionary = block.header.dictionary
         if dictionary and not self._compression.knows(dictionary):
-            self._compression.add(self._read_part(dictionary))
+            try:
+                self._compression.add(self._read_part(dictionary))
+            except DamagedPart:  # not catalogued, while a lost catalogue is made again
+                self._compression.add(self._found_dictionary(dictionary))
         file.seek(block.payload_offset)
         return self._compression.expand(file.read(block.payload_bytes), block.header)
+
+    def _found_dictionary(self, sha256: bytes) -> bytes:
+        """A dictionary, searched for in all packs. Raises `DamagedPart`."""
+        for pack in self.numbers():
+            with self.path(pack).open("rb") as file:
+                for block in whole_blocks(file, 0):
+                    if isinstance(block, Block) and any(
+                        (entry.kind, entry.sha256) == (DICTIONARY, sha256) for entry in block.header.entries
+                    ):
+                        with suppress(ValueError):
+                            return next(item.content for item in self.items(file, block) if item.sha256 == sha256)
+        raise DamagedPart("the dictionary of a block is missing", subject=f"part {sha256.hex()}")
 
 
 def pack_name(pack: int) -> str:
@@ -212,12 +257,20 @@ def is_sound(item: Item) -> bool:
     return hashlib.sha256(item.content).digest() == item.sha256
 
 
-def starts(items: Iterable[Item]) -> Iterator[tuple[bytes, int, int]]:
-    """The digest of each item, where it begins in its block, and its size."""
+def starts(items: Iterable[Item]) -> Iterator[tuple[bytes, int, int, int]]:
+    """The digest of each item, where it begins in its block, its size, and its position."""
     start = 0
     for item in items:
-        yield item.sha256, start, len(item.content)
+        yield item.sha256, start, len(item.content), item.position
         start += len(item.content)
+
+
+def entry_starts(entries: Iterable[Entry]) -> Iterator[tuple[bytes, int, int, int]]:
+    """The same from the header of a block that cannot be expanded."""
+    start = 0
+    for entry in entries:
+        yield entry.sha256, start, entry.size_bytes, entry.position
+        start += entry.size_bytes
 
 
 def _blocks(items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -237,9 +290,17 @@ def _blocks(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 def whole_blocks(file: IO[bytes], offset: int) -> Iterator[Block | Torn]:
     """The blocks of a pack, past damaged ones, each of which is an item, too; a torn end is the last."""
+    key, what = pack_key(file)
+    if key is None:
+        if file.seek(0, os.SEEK_END):
+            yield Torn(0, what)
+        return
+    if what and offset == 0:
+        yield Torn(0, what, PACK_HEAD_BYTES)
+    offset = max(offset, PACK_HEAD_BYTES)
     while True:
         torn: Torn | None = None
-        for block in scan(file, offset=offset):
+        for block in scan(file, offset=offset, key=key):
             if isinstance(block, Torn):
                 torn = block
             else:
@@ -247,7 +308,7 @@ def whole_blocks(file: IO[bytes], offset: int) -> Iterator[Block | Torn]:
         if torn is None:
             return
         following = next_block(file, after=torn.offset + 1)
-        while following is not None and isinstance(next(scan(file, offset=following), torn), Torn):
+        while following is not None and isinstance(next(scan(file, offset=following, key=key), torn), Torn):
             following = next_block(file, after=following + 1)
         yield Torn(torn.offset, torn.what, following)
         if following is None:

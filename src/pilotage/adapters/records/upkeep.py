@@ -175,12 +175,15 @@ def _rewrite(packs: PackFiles, catalogue: Catalogue, pack: int, live: set[bytes]
     packs.leave(pack)
     kept: list[Item] = []
     with packs.path(pack).open("rb") as file:
+        for block in whole_blocks(file, 0):  # dictionaries first: what follows may be compressed with them
+            if isinstance(block, Block) and block.header.entries[0].kind == DICTIONARY:
+                packs.append(packs.items(file, block))
         for block in whole_blocks(file, 0):
             assert isinstance(block, Block)
             kept += [
                 item
                 for item in packs.items(file, block)
-                if _is_live(catalogue, item.kind, item.sha256, (pack, block.offset), live)
+                if item.kind != DICTIONARY and _is_live(catalogue, item.kind, item.sha256, (pack, block.offset), live)
             ]
             if sum(len(item.content) for item in kept) > COPIED_BYTES_MAX:
                 packs.append(kept)
@@ -190,7 +193,7 @@ def _rewrite(packs: PackFiles, catalogue: Catalogue, pack: int, live: set[bytes]
     with catalogue.transaction():
         for each in packs.written:
             catalogue.add_block(each.pack, each.offset, each.end, starts(each.items))
-            moved = ((sha256, start) for sha256, start, _ in starts(each.items))
+            moved = ((sha256, start) for sha256, start, _, _ in starts(each.items))
             catalogue.move_block(moved, pack=each.pack, offset=each.offset)
         catalogue.remove_pack(pack)
     packs.written.clear()

@@ -90,6 +90,8 @@ class RecordKeeping:
     def store(self) -> RecordStore:
         """The storage of records, for reading. Raises a `PilotageError` if it cannot be opened."""
         with self._guard:
+            if self._opened is not None and self._opened.broken:
+                self.close()  # opened again, it reads what the disk has
             if self._opened is None:
                 self._opened = self._open_store(writes=self._writes)
             return self._opened
