@@ -72,6 +72,7 @@ def test_a_service_that_is_killed_leaves_the_record_to_the_next(place: Place) ->
     place.run("tag", "counted", "kept=yes")
     told = shown(place)
     assert [each["name"] for each in told["annotations"]] == ["group", "words"]
+    assert place.run("provenance", "show", "counted", "--part", "words").stdout == "one two three\n"
     place.run("serve", "--stop")
     told = shown(place)
     job = told["record"]["job"]

@@ -40,10 +40,11 @@ def show(
     with connect_to_read(server, token_file) as connection:
         records = records_at(connection)
         record = record_to_show(records, recorded_job(connection, job), revision)
+        annotations = records.annotations(record.job)
         if part is not None:
-            _write(records.content(_digest(record, part)))
+            _write(records.content(_digest(record, annotations, part)))
             return
-        revisions, annotations = records.revisions(record.job), records.annotations(record.job)
+        revisions = records.revisions(record.job)
     if as_json:
         from pilotage import app
 
@@ -52,11 +53,13 @@ def show(
         emit(_lines(record, len(revisions), annotations))
 
 
-def _digest(record: JobRecord, word: str) -> str:
-    for part in record.parts:
+def _digest(record: JobRecord, annotations: list[Annotation], word: str) -> str:
+    """The sha256 of a part, or of a file that was added later; of several of one name, the latest."""
+    parts = [*record.parts, *(each.part for each in reversed(annotations) if each.part is not None)]
+    for part in parts:
         if part.name == word or (len(word) >= 6 and part.sha256.startswith(word)):
             return part.sha256
-    names = ", ".join(part.name for part in record.parts[:10])
+    names = ", ".join(part.name for part in parts[:10])
     raise click.UsageError(f"The record of {record.job} has no part {word!r}. Its parts: {names}.")
 
 
@@ -137,8 +140,9 @@ def _day(text: str | None) -> float | None:
 @click.command()
 @click.argument("job")
 @click.argument("words", nargs=-1, required=True, metavar="NAME=VALUE|NAME=@FILE...")
+@json_option
 @server_option
-def annotate(job: str, words: tuple[str, ...], server: str | None, token_file: str | None) -> None:
+def annotate(job: str, words: tuple[str, ...], server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Add texts or files to the record of a job, with your name and the time.
 
     Earlier annotations of the same name stay; `pilotage provenance find` uses the latest. @FILE adds the content of a file.
@@ -159,7 +163,12 @@ def annotate(job: str, words: tuple[str, ...], server: str | None, token_file: s
                 records.attach(record.job, name, contents[name])
             else:
                 records.annotate(record.job, name, value)
-    print_message(f"added to the record of {record.job}: {', '.join(given)}")
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"job": record.job, "added": sorted(given)})])
+    else:
+        print_message(f"added to the record of {record.job}: {', '.join(given)}")
 
 
 def _read(file: Path) -> bytes:
@@ -171,13 +180,19 @@ def _read(file: Path) -> bytes:
 
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@json_option
 @server_option
-def keep(jobs: tuple[str, ...], server: str | None, token_file: str | None) -> None:
+def keep(jobs: tuple[str, ...], server: str | None, token_file: str | None, *, as_json: bool) -> None:
     """Make the records of jobs that are over now, without waiting for the service to do it."""
     from pilotage.app.provenance.served_records import records_at
 
     with connect_to_read(server, token_file) as connection:
         records = records_at(connection)
-        for job in jobs:
-            made = records.make(recorded_job(connection, job))
-            print_message(f"{made.job} is recorded: revision {made.revision}")
+        made = [records.make(recorded_job(connection, job)) for job in jobs]
+    if as_json:
+        from pilotage import app
+
+        emit([app.json_text({"records": [{"job": each.job, "revision": each.revision} for each in made]})])
+    else:
+        for each in made:
+            print_message(f"{each.job} is recorded: revision {each.revision}")

@@ -86,7 +86,7 @@ def keeping_of(services: Services) -> RecordKeeping:
     if services.records is None:
         raise NoRecordKeeping(
             "this service keeps no records of jobs",
-            next_step="install pilotage[provenance] there, and leave the setting provenance.records at auto",
+            next_step="leave the setting provenance.records at auto there, and install pilotage[provenance]",
         )
     return services.records
 
