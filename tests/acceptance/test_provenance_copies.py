@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-from tests.kit.real_runs import Place, place_in
+from tests.kit.real_runs import Place, place_in, wait_until
 
 COPY = """\
 pilotage: 1
@@ -77,3 +78,43 @@ def test_a_name_is_enough_where_only_a_record_is_known(tmp_path: Path) -> None:
         assert "no such job" in place.run("provenance", "show", "copie", code=2).stderr
         place.run("serve", "--stop")
         assert place.told("provenance", "show", "copied")["record"]["job"] == job
+
+
+LARGE = """\
+pilotage: 1
+job: large
+stages:
+  - {shell: "wc -c < big.*; cp in.txt out.txt", inputs: [big.bin, in.txt], outputs: [out.txt], stdout: size.txt}
+"""
+
+
+def test_a_job_is_run_again_with_the_large_inputs_of_its_crate(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    with place_in(tmp_path / "first") as first:
+        first.document(LARGE)
+        (first.folder / "big.bin").write_bytes(b"x" * 300_000)
+        (first.folder / "in.txt").write_text("some words\n")
+        job = first.told("run")["job"]
+        wait_until(
+            lambda: "InputsDescribed" in first.run("book", "dump", job).stdout, "the checksum of its large input"
+        )
+        first.run("provenance", "keep", job)
+        first.run("provenance", "annotate", job, "patient_group=B", "paper=@in.txt")
+        first.run("provenance", "export", job, "--to", "../crate", "--with-contents")
+    shutil.rmtree(first.folder)
+    (tmp_path / "elsewhere").mkdir()
+    with place_in(tmp_path / "elsewhere") as place:
+        (tmp_path / "crate" / "files" / "in.txt").write_text("other words\n")
+        assert "files/in.txt" in place.run("provenance", "import", "../crate", code=2).stderr
+        (tmp_path / "crate" / "files" / "in.txt").write_text("some words\n")
+        told = place.run("provenance", "import", "../crate").stderr
+        assert "1 file of the job stays in the crate" in told
+        assert f"pilotage provenance rerun {job} --inputs ../crate/files" in told
+        refused = place.run("provenance", "rerun", job, "--in", "again", code=2).stderr
+        assert "big.bin is missing" in refused
+        assert "--inputs FOLDER" in refused
+        assert "--in," not in refused
+        in_the_way = place.run("provenance", "rerun", job, "--in", "../crate/files", code=2).stderr
+        assert "--replace" not in in_the_way
+        assert "--inputs" in in_the_way
+        assert place.told("provenance", "rerun", job, "--in", "again", "--inputs", "../crate/files")["same"]

@@ -100,6 +100,10 @@ class MemoryCrate:
             raise BadCrate("missing or too large", subject=path)
         return content
 
+    def digest(self, path: str, *, bytes_max: int) -> str | None:
+        """The sha256 of a file."""
+        return sha256(self.read(path, bytes_max=bytes_max)) if path in self.files else None
+
 
 def crate_of(record: JobRecord, contents: dict[str, bytes], annotations: tuple[Annotation, ...] = ()) -> MemoryCrate:
     """The crate of a record."""

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
@@ -49,12 +49,13 @@ class Exported(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """The record that was put into the storage; `new` is false if it was there."""
+    """The record that was put into the storage; `new` is false if it was there. `files` of the job stay in the crate alone."""
 
     job: str
     revision: int
     parts: int
     new: bool
+    files: tuple[str, ...] = ()
 
 
 def export_text(records: ServedRecords, record: JobRecord, *, export_format: ExportFormat) -> Iterator[bytes]:
@@ -109,12 +110,12 @@ def import_crate(records: ServedRecords, path: Path) -> Imported:
         crated = read_crate(files)
         record = crated.record
         if records.record(record.job, record.revision) == record:
-            return Imported(record.job, record.revision, 0, new=False)
+            return Imported(record.job, record.revision, 0, new=False, files=crated.other_files)
         sent = records.upload(record, crated.read_part)
         if crated.annotations:
             lines = [msgspec.json.encode(each) + b"\n" for each in crated.annotations]
             records.attach(record.job, IMPORTED, b"".join(lines))
-    return Imported(record.job, record.revision, sent, new=True)
+    return Imported(record.job, record.revision, sent, new=True, files=crated.other_files)
 
 
 @contextmanager
@@ -201,8 +202,12 @@ class _Copies:
 
 def _pieces(file: Path) -> Iterator[bytes]:
     with file.open("rb") as opened:
-        while piece := opened.read(_PIECE_BYTES):
-            yield piece
+        yield from _pieces_of(opened)
+
+
+def _pieces_of(opened: IO[bytes]) -> Iterator[bytes]:
+    while piece := opened.read(_PIECE_BYTES):
+        yield piece
 
 
 def _digest(pieces: Iterable[bytes]) -> str:
@@ -237,6 +242,27 @@ class _FolderFiles:
     def read(self, path: str, *, bytes_max: int) -> bytes:
         from pilotage.provenance.exports.crate_reader import BadCrate
 
+        try:
+            with self._opened(path, bytes_max) as file:
+                return file.read(bytes_max + 1)
+        except OSError as fault:
+            raise BadCrate(f"a file of the crate cannot be read: {fault.strerror or fault}", subject=path) from None
+
+    def digest(self, path: str, *, bytes_max: int) -> str | None:
+        from pilotage.provenance.exports.crate_reader import BadCrate
+
+        try:
+            with self._opened(path, bytes_max) as file:
+                return _digest(_pieces_of(file))
+        except FileNotFoundError:
+            return None
+        except OSError as fault:
+            raise BadCrate(f"a file of the crate cannot be read: {fault.strerror or fault}", subject=path) from None
+
+    @contextmanager
+    def _opened(self, path: str, bytes_max: int) -> Iterator[BinaryIO]:
+        from pilotage.provenance.exports.crate_reader import BadCrate
+
         *folders, name = path.split("/")
         opened = []
         try:
@@ -250,9 +276,7 @@ class _FolderFiles:
             if found.st_size > bytes_max:
                 raise _too_large(path, found.st_size, bytes_max)
             with os.fdopen(opened.pop(), "rb") as file:
-                return file.read(bytes_max + 1)
-        except OSError as fault:
-            raise BadCrate(f"a file of the crate cannot be read: {fault.strerror or fault}", subject=path) from None
+                yield file
         finally:
             for each_opened in opened:
                 os.close(each_opened)
@@ -272,14 +296,27 @@ class _ZipFiles:
     def read(self, path: str, *, bytes_max: int) -> bytes:
         from pilotage.provenance.exports.crate_reader import BadCrate
 
-        member = self._members.get(path)
-        if member is None:
+        if path not in self._members:
             raise BadCrate("a file of the crate is missing", subject=path)
+        with self._opened(path, bytes_max) as file:
+            return file.read(bytes_max + 1)
+
+    def digest(self, path: str, *, bytes_max: int) -> str | None:
+        if path not in self._members:
+            return None
+        with self._opened(path, bytes_max) as file:
+            return _digest(_pieces_of(file))  # the archive gives no more than the size that it states
+
+    @contextmanager
+    def _opened(self, path: str, bytes_max: int) -> Iterator[IO[bytes]]:
+        from pilotage.provenance.exports.crate_reader import BadCrate
+
+        member = self._members[path]
         if member.file_size > bytes_max:
             raise _too_large(path, member.file_size, bytes_max)
         try:
             with self._archive.open(member) as opened:
-                return opened.read(bytes_max + 1)
+                yield opened
         except _ARCHIVE_FAULTS as fault:
             raise BadCrate(f"a file of the crate cannot be read: {fault}", subject=path) from None
 

@@ -107,20 +107,21 @@ def rebuild(
     folder: Path,
     package: str = "",
     executor: str = "",
+    inputs_folder: Path | None = None,
     anyway: bool = False,
 ) -> Rebuilt:
     """Write the definition and the files of a recorded job into a folder.
 
-    Files that are not in the record are taken from that folder, or else copied from where the job ran. Raises `InputsDiffer`
+    Files that are not in the record are taken from that folder, or else copied from `inputs_folder`, or where the job ran. Raises `InputsDiffer`
     before anything is written, unless `anyway`; `FolderInUse`, and `NotRepeatable`.
     """
     wanted = reconstruct(history, package=package, executor=executor)
     old = Path(history.job.folder) if history.job.folder else None
-    inputs = tuple(_checked(each, folder, old) for each in wanted.files)
+    inputs = tuple(_checked(each, (folder, inputs_folder, old)) for each in wanted.files)
     _refuse_other_files(wanted.files, folder)
     bad = [each for each in inputs if each.state in ("changed", "missing")]
     if bad and not anyway:
-        raise _inputs_differ(history, bad, folder)
+        raise _inputs_differ(history, bad)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, checked in zip(wanted.files, inputs, strict=True):
@@ -138,14 +139,14 @@ def rebuild(
     )
 
 
-def _checked(file: NeededFile, folder: Path, old: Path | None) -> InputChecked:
-    """Whether an input is what it was: in the record, in the folder of the new run, or where the job ran."""
+def _checked(file: NeededFile, places: Iterable[Path | None]) -> InputChecked:
+    """Whether an input is what it was: in the record, or in one of some folders."""
     if file.kept:
         return InputChecked(name=file.name, state="kept", sha256=file.sha256)
     if file.locator:
         return InputChecked(name=file.name, state="fetched", sha256=file.sha256, place=file.locator)
     changed: InputChecked | None = None
-    for place in (folder, old):
+    for place in places:
         found = place / file.name if place is not None else None
         if found is None or not found.is_file():
             continue
@@ -170,7 +171,7 @@ def _refuse_other_files(files: Iterable[NeededFile], folder: Path) -> None:
             )
 
 
-def _inputs_differ(history: History, bad: list[InputChecked], folder: Path) -> InputsDiffer:
+def _inputs_differ(history: History, bad: list[InputChecked]) -> InputsDiffer:
     words = []
     for each in bad[:_NAMED_MAX]:
         if each.state == "missing":
@@ -183,7 +184,7 @@ def _inputs_differ(history: History, bad: list[InputChecked], folder: Path) -> I
     return InputsDiffer(
         "; ".join(words) + more,
         subject=f"job {history.job.id}",
-        next_step=f"put the files into {folder} and name it with --in, or run with what is there: --anyway",
+        next_step="name the folder that has them as they were with --inputs FOLDER, or run with what is there: --anyway",
     )
 
 

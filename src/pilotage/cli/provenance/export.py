@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -104,12 +105,21 @@ def import_record(crate: str, server: str | None, token_file: str | None, *, as_
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({"job": found.job, "revision": found.revision, "parts": found.parts, "new": found.new})])
+        told = {"job": found.job, "revision": found.revision, "parts": found.parts, "new": found.new}
+        emit([app.json_text({**told, "files": found.files})])
         return
     if found.new:
         print_message(f"the record of {found.job} is here now, with {plural(found.parts, 'part')}")
     else:
         print_message(f"the record of {found.job} was here already")
+    if found.files:
+        unpacked = shlex.quote(str(Path(crate) / "files")) if Path(crate).is_dir() else "FOLDER/files"
+        print_message(
+            f"{plural(len(found.files), 'file')} of the job stay{'s' if len(found.files) == 1 else ''} in the crate, since the record"
+            f" has only {'its checksum' if len(found.files) == 1 else 'their checksums'}; to run the job again"
+            f"{'' if Path(crate).is_dir() else ', unpack the crate into FOLDER, then'}:"
+            f" pilotage provenance rerun {found.job} --inputs {unpacked}"
+        )
 
 
 def _server_here(server: str | None, token_file: str | None) -> Server:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 20
 SITES_FILE = "sites.yaml"
 LOCAL = "local"
+_REPLACE = "--replace"  # an option of `pilotage run`: a new run replaces nothing
 
 
 @click.command()
@@ -38,6 +39,13 @@ LOCAL = "local"
     metavar="FOLDER",
     help="Run in FOLDER, which may have inputs already; without it, in rerun-JOB.",
 )
+@click.option(
+    "--inputs",
+    "inputs_folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Take inputs that the record does not have from FOLDER, such as `files` of a crate.",
+)
 @click.option("--anyway", is_flag=True, help="Run even if inputs are missing or changed.")
 @click.option("--slots", type=click.IntRange(0, 100_000), metavar="N", help="Run N packages at once here.")
 @click.option("--sites", metavar="FILE", default="", help="Read the sites from FILE; without it sites.yaml here.")
@@ -48,6 +56,7 @@ def rerun(
     package: str,
     site: str,
     place: Path | None,
+    inputs_folder: Path | None,
     slots: int | None,
     sites: str,
     folder: Path | None,
@@ -60,13 +69,14 @@ def rerun(
 ) -> int:
     """Run a recorded job again from its record, and compare its outputs.
 
-    The definition, programs, scripts and small inputs come from the record. Other inputs must be in FOLDER, or where the job
-    ran, with the same checksums. Each output is identical, equal as `compare:` of the document declares, different, missing
+    The definition, programs, scripts and small inputs come from the record. Other inputs must be in one of the folders
+    named, or where the job ran, with the same checksums. Each output is identical, equal as `compare:` of the document declares, different, missing
     or new. Exit code 0: all are identical or equal; 1: not all; 2: bad input; 3: stopped.
     """
     from pilotage.app.jobs.submit import RunSettings, Source
-    from pilotage.app.provenance.rerun import RERUN_OF, rebuild, rerun_folder
+    from pilotage.app.provenance.rerun import RERUN_OF, FolderInUse, rebuild, rerun_folder
     from pilotage.cli.shared.job_run import run_job
+    from pilotage.client import ServerRefused
 
     if here and site:
         raise click.UsageError("--here and --site name two places: give one of them.")
@@ -82,21 +92,30 @@ def rerun(
             folder=target,
             package=package,
             executor=LOCAL if here else site,
+            inputs_folder=inputs_folder.absolute() if inputs_folder is not None else None,
             anyway=anyway,
         )
         if not as_json:
             emit(_before_lines(rebuilt))
         found: list[RerunReport] = []
         how = RunSettings(fresh=True, slots=slots, sites=_sites(sites), annotations={RERUN_OF: history.job.id})
-        code = run_job(
-            Source(folder=rebuilt.folder, document=rebuilt.document, load=rebuilt.load),
-            how,
-            before_load=lambda: None,
-            detach=False,
-            as_json=as_json,
-            at_end=lambda following: found.append(_report(following, rebuilt, recorded)),
-            summarize=(lambda _progress, _code: None) if as_json else None,
-        )
+        try:
+            code = run_job(
+                Source(folder=rebuilt.folder, document=rebuilt.document, load=rebuilt.load),
+                how,
+                before_load=lambda: None,
+                detach=False,
+                as_json=as_json,
+                at_end=lambda following: found.append(_report(following, rebuilt, recorded)),
+                summarize=(lambda _progress, _code: None) if as_json else None,
+            )
+        except ServerRefused as refused:
+            if _REPLACE in refused.next_step:
+                raise FolderInUse(
+                    refused.what,
+                    next_step="run in a folder without them: --in FOLDER, with the folder that has the inputs: --inputs FOLDER",
+                ) from None
+            raise
     if not found:
         return code
     if as_json:

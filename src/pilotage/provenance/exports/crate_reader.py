@@ -1,6 +1,6 @@
 """Reads the record out of a crate that `export` wrote, whoever brings it: nothing in it is believed unchecked.
 
-The crate names the file of the record and its digest, the record names its parts by digest. Paths that leave the crate, other digests,
+The crate names the file of the record and its digest, the record names its parts and the files of the job by digest. Paths that leave the crate, other digests,
 and files larger than they may be are refused, before anything is stored.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -17,9 +18,9 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import JOB_ID
 from pilotage.model.records import SHA256, Annotation, JobRecord, RecordPart, decoded_record
 from pilotage.provenance.assembly import NotADump, verify
-from pilotage.provenance.exports.crate import ANNOTATIONS, METADATA, PARTS, RECORD, RECORD_FORMAT
+from pilotage.provenance.exports.crate import ANNOTATIONS, FILES, METADATA, PARTS, RECORD, RECORD_FORMAT, WORKFLOW
 from pilotage.provenance.exports.shared import is_below
-from pilotage.provenance.history import UnreadableRecord, history_of
+from pilotage.provenance.history import History, UnreadableRecord, history_of
 
 METADATA_BYTES_MAX = 1024 * 1024 * 1024
 RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -39,6 +40,10 @@ class CrateFiles(Protocol):
         """The content of a file below the crate. Raises `BadCrate` if it is missing, no plain file, or larger."""
         ...
 
+    def digest(self, path: str, *, bytes_max: int) -> str | None:
+        """The sha256 of a file below the crate, None if it is missing. Raises `BadCrate` if it is no plain file, or larger."""
+        ...
+
 
 class CratedRecord:
     """The record of a crate, checked; its parts are read when they are asked for, and checked then."""
@@ -47,6 +52,7 @@ class CratedRecord:
         self, files: CrateFiles, record: JobRecord, annotations: tuple[Annotation, ...], *, folder: str
     ) -> None:
         """Made by `read_crate`."""
+        self.other_files: tuple[str, ...] = ()  # in the crate, and not in the record
         self.record = record
         self.annotations = annotations
         self._files = files
@@ -91,7 +97,32 @@ def read_crate(files: CrateFiles) -> CratedRecord:
     told = (job.owner, job.name, job.state, job.tags, job.submitted_at, job.ended_at)
     if told != (record.owner, record.name, record.state, record.tags, record.submitted_at, record.ended_at):
         raise BadCrate("the record says of the job what its life log does not", subject=found.path)
+    crated.other_files = tuple(_checked_files(files, history))
     return crated
+
+
+def _checked_files(files: CrateFiles, history: History) -> Iterator[str]:
+    """The names of files of the job that are in the crate and not in the record. Raises `BadCrate` if any is not as recorded."""
+    kept = {part.sha256 for part in history.record.parts}
+    named: dict[str, dict[str, int]] = {}  # sizes by sha256: a job may make a file several times
+    for package in history.packages():
+        for use in package.files:
+            if use.sha256 is not None and is_below(use.name):
+                size = use.size_bytes if use.size_bytes is not None else CRATE_BYTES_MAX
+                named.setdefault(use.name, {})[use.sha256] = size
+    for name, contents in named.items():
+        digest = _digest(files, f"{FILES}{name}", contents)
+        if digest is not None and digest not in kept:
+            yield name
+    definition = history.job.definition_text.encode()
+    _digest(files, WORKFLOW, {hashlib.sha256(definition).hexdigest(): len(definition)})
+
+
+def _digest(files: CrateFiles, path: str, contents: Mapping[str, int]) -> str | None:
+    digest = files.digest(path, bytes_max=max(contents.values()))
+    if digest is not None and digest not in contents:
+        raise BadCrate("a file of the crate does not have the content that was recorded", subject=path)
+    return digest
 
 
 class _Entity(msgspec.Struct, frozen=True, kw_only=True):
