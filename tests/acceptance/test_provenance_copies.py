@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -100,7 +101,15 @@ def test_a_job_is_run_again_with_the_large_inputs_of_its_crate(tmp_path: Path) -
         )
         first.run("provenance", "keep", job)
         first.run("provenance", "annotate", job, "patient_group=B", "paper=@in.txt")
-        first.run("provenance", "export", job, "--to", "../crate", "--with-contents")
+        exported = first.run("provenance", "export", job, "--to", "../crate", "--with-contents").stderr
+        assert f"to state one: pilotage provenance annotate {job} license=" in exported
+        graph = json.loads((tmp_path / "crate" / "ro-crate-metadata.json").read_bytes())["@graph"]
+        entities = {each["@id"]: each for each in graph}
+        assert entities["#run"]["additionalProperty"] in (
+            {"@id": "#tag-patient_group"},
+            [{"@id": "#tag-patient_group"}],
+        )
+        assert entities["#tag-patient_group"]["value"] == "B"
     shutil.rmtree(first.folder)
     (tmp_path / "elsewhere").mkdir()
     with place_in(tmp_path / "elsewhere") as place:
@@ -110,6 +119,12 @@ def test_a_job_is_run_again_with_the_large_inputs_of_its_crate(tmp_path: Path) -
         told = place.run("provenance", "import", "../crate").stderr
         assert "1 file of the job stays in the crate" in told
         assert f"pilotage provenance rerun {job} --inputs ../crate/files" in told
+        found = place.told("provenance", "find", "tag.patient_group=B")["records"]
+        assert [each["job"] for each in found] == [job]
+        assert {each["name"] for each in place.told("provenance", "show", job)["annotations"]} == {
+            "imported-annotations",
+            "patient_group",
+        }
         refused = place.run("provenance", "rerun", job, "--in", "again", code=2).stderr
         assert "big.bin is missing" in refused
         assert "--inputs FOLDER" in refused

@@ -117,3 +117,11 @@ def test_options_of_index_servers_are_checked(records: Path) -> None:
     assert "one --token-file for all storages" in two.output
     assert not Path("index").exists()
     assert "no service runs in this folder" in run("index", "--once", "--storage", "nowhere").output
+
+
+def test_an_index_server_that_does_not_run_is_started_with_its_own_command(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    result = run("find", "state=DONE", "--index", "index")
+    assert result.exit_code != 0
+    assert "pilotage provenance index --folder index" in result.output
+    assert "pilotage serve" not in result.output

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from pilotage.model.errors import PilotageError
+from pilotage.model.events.events import TAG_NAME
 
 if TYPE_CHECKING:
     from pilotage.app.provenance.served_records import ServedRecords
@@ -46,6 +47,7 @@ class Exported(NamedTuple):
     path: str
     files: int = 0
     missing: tuple[str, ...] = ()
+    licensed: bool = True  # of a crate: it states a licence
 
 
 class Imported(NamedTuple):
@@ -82,10 +84,11 @@ def export_crate(records: ServedRecords, record: JobRecord, *, path: Path, with_
 
     With contents, it also has the files of the job that are not in the record, as far as they are still where they were.
     """
-    from pilotage.provenance.exports.crate import write_crate
+    from pilotage.provenance.exports.crate import LICENSE_TAG, write_crate
+    from pilotage.provenance.exports.shared import stated_properties
     from pilotage.provenance.history import history_of
 
-    history = history_of(record, records.content)
+    history, annotations = history_of(record, records.content), records.annotations(record.job)
     opened = _zip_crate if path.suffix == _ZIP else _folder_crate
     with _new_file(path) as part, opened(part) as folder:
         copied = _Copies(Path(history.job.folder), folder)
@@ -93,15 +96,17 @@ def export_crate(records: ServedRecords, record: JobRecord, *, path: Path, with_
             history,
             folder,
             read_part=records.content,
-            annotations=records.annotations(record.job),
+            annotations=annotations,
             copy_file=copied.copy if with_contents else None,
         )
-    return Exported(str(path), copied.count, tuple(copied.missing))
+    licensed = LICENSE_TAG in stated_properties(history.job, annotations)
+    return Exported(str(path), copied.count, tuple(copied.missing), licensed)
 
 
 def import_crate(records: ServedRecords, path: Path) -> Imported:
     """Upload the record of a crate, durable on return; what others added to it becomes one file that is added to it.
 
+    Its texts are added again, too, by who imports them, so that they are found; the file tells who wrote them, and when.
     Raises `BadCrate`, `ServerError` and `RecordStoreError`.
     """
     from pilotage.provenance.exports.crate_reader import read_crate
@@ -115,6 +120,10 @@ def import_crate(records: ServedRecords, path: Path) -> Imported:
         if crated.annotations:
             lines = [msgspec.json.encode(each) + b"\n" for each in crated.annotations]
             records.attach(record.job, IMPORTED, b"".join(lines))
+            known = {(each.name, each.text) for each in records.annotations(record.job)}
+            for each in crated.annotations:
+                if each.text is not None and TAG_NAME.fullmatch(each.name) and (each.name, each.text) not in known:
+                    records.annotate(record.job, each.name, each.text)
     return Imported(record.job, record.revision, sent, new=True, files=crated.other_files)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pilotage.app.provenance.recorded_jobs import RecordedJobs
 from pilotage.app.provenance.rerun import checksum
 from pilotage.model.errors import PilotageError
+from pilotage.model.exit_codes import ExitCode
 from pilotage.model.records import SHA256
 from pilotage.provenance.history import FileUse
 from pilotage.provenance.trace import TraceLine as TraceLine  # noqa: PLC0414 # offered on
@@ -16,6 +17,8 @@ from pilotage.provenance.trace import file_in_job, trace_back, trace_forward
 
 class UnknownFile(PilotageError):
     """No file on disk and no file of a recorded job has this name."""
+
+    exit_code = ExitCode.FAILED
 
 
 def traced(recorded: RecordedJobs, word: str, *, forward: bool, lines_max: int) -> Iterator[TraceLine]:

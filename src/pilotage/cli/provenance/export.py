@@ -83,6 +83,10 @@ def export_record(
     print_message(
         f"{written.path} written" + (f", with {plural(written.files, 'file')} of the job" if with_contents else "")
     )
+    if not written.licensed:
+        print_message(
+            f"it states no licence; to state one: pilotage provenance annotate {record.job} license=CC-BY-4.0, then export again"
+        )
     for name in written.missing:
         print_message(f"left out, since it is not there as it was recorded: {name}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,12 +62,19 @@ def find(
     """
     from pilotage.app.provenance.index import find_at, find_here
     from pilotage.app.state_folder import settings_here
+    from pilotage.client import ServerError
 
     settings = settings_here()
     named = index_server or settings.provenance.index
     if named:
-        with address_of(named, token_file).server() as server:
-            found = find_at(server, query, limit=limit, after=cursor)
+        try:
+            with address_of(named, token_file).server() as server:
+                found = find_at(server, query, limit=limit, after=cursor)
+        except ServerError as fault:
+            if "pilotage serve" in fault.next_step:
+                folder = f" --folder {shlex.quote(named)}" if Path(named).is_dir() else ""
+                fault.next_step = f"start the index server with: pilotage provenance index{folder}"
+            raise
     else:
         found = find_here(settings, query, limit=limit, after=cursor)
     if as_json:

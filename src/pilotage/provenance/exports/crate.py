@@ -27,6 +27,7 @@ from pilotage.provenance.exports.shared import (
     iso_time,
     job_fault,
     ran,
+    stated_properties,
 )
 from pilotage.provenance.history import AttemptHistory, FileUse, History, PackageHistory, ReadPart
 
@@ -495,7 +496,7 @@ class _Graph:
 
     def _runs(self) -> Iterator[Entity]:
         job = self._history.job
-        status = _status(job_fault(job))
+        status, stated = _status(job_fault(job)), stated_properties(job, self._annotations)
         outputs = [each for each in self._made if each not in self._read] or list(self._made)
         yield {
             "@id": "#run",
@@ -505,9 +506,12 @@ class _Graph:
             "instrument": _to(WORKFLOW),
             "agent": _to("#owner"),
             **_all(object=(*self._outside, *(f"#parameter-{quote(name)}" for name in job.parameters)), result=outputs),
+            **_all(additionalProperty=(f"#tag-{quote(name)}" for name in stated)),
             **_times(job.started_at, job.finished_at or job.ended_at),
             **status,
         }
+        for name, value in stated.items():
+            yield {"@id": f"#tag-{quote(name)}", "@type": "PropertyValue", "name": name, "value": value}
         yield {
             "@id": "#engine-run",
             "@type": "OrganizeAction",
@@ -521,11 +525,7 @@ class _Graph:
 
     def _root(self) -> Entity:
         job, record = self._history.job, self._history.record
-        properties = [
-            *job.tags.items(),
-            *((each.name, each.text) for each in self._annotations if each.text is not None),
-        ]
-        licence = dict(properties).get(LICENSE_TAG)
+        licence = stated_properties(job, self._annotations).get(LICENSE_TAG)
         return {
             "@id": "./",
             "@type": "Dataset",

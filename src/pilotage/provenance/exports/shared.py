@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 from uuid import UUID, uuid5
 
 from pilotage.model.errors import PilotageError
+from pilotage.model.records import Annotation
 from pilotage.model.version import VERSION
 from pilotage.provenance.history import AttemptHistory, Command, FileUse, History, JobHistory, PackageHistory
 
@@ -28,6 +29,11 @@ class NotExportable(PilotageError):
 def iso_time(time: float) -> str:
     """A time in UTC, to the millisecond."""
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
+
+
+def stated_properties(job: JobHistory, annotations: Iterable[Annotation]) -> dict[str, str]:
+    """The tags of a job and the texts that were added later; the latest of a name counts."""
+    return job.tags | {each.name: each.text for each in annotations if each.text is not None}
 
 
 def run_uuid(*names: str) -> str:
