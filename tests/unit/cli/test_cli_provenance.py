@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pilotage.adapters.records.folder import FolderRecords
+from pilotage.app.provenance.rerun import Difference
 from pilotage.cli import main
+from pilotage.cli.provenance.rerun import difference_lines
 from pilotage.model.records import RECORD_VERSION, JobRecord, RecordPart
 
 
@@ -72,3 +74,14 @@ def test_a_deleted_record_frees_only_what_no_other_record_shares(records: Path) 
     assert store.record("j1") is None
     store.close()
     assert run("fsck").exit_code == 0
+
+
+def test_a_variable_that_a_run_did_not_report_is_not_told_to_be_none_there() -> None:
+    found = [
+        Difference(what="variable LANG", before="C", after=None),
+        Difference(what="libc", before=None, after="2.36"),
+    ]
+    assert list(difference_lines(found)) == [
+        "  variable LANG: C → not reported (unset, or not asked for by [provenance] variables)\n",
+        "  libc: none → 2.36\n",
+    ]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SHOWN_MAX = 20
 SITES_FILE = "sites.yaml"
 LOCAL = "local"
+_NOT_REPORTED = "not reported (unset, or not asked for by [provenance] variables)"
 _REPLACE = "--replace"  # an option of `pilotage run`: a new run replaces nothing
 
 
@@ -188,11 +189,9 @@ def _report_lines(report: RerunReport) -> Iterator[str]:
 def difference_lines(differences: Iterable[Difference]) -> Iterator[str]:
     """What differs, a line each."""
     for each in differences:
-        yield f"  {one_line(each.what)}: {_shown(each.before)} → {_shown(each.after)}\n"
-
-
-def _shown(text: str | None) -> str:
-    return "none" if text is None else one_line(text)
+        without = _NOT_REPORTED if each.what.startswith("variable ") else "none"
+        before, after = (without if text is None else one_line(text) for text in (each.before, each.after))
+        yield f"  {one_line(each.what)}: {before} → {after}\n"
 
 
 def output_lines(outputs: Iterable[OutputCompared]) -> Iterator[str]:
