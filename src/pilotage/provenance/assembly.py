@@ -29,6 +29,8 @@ NODES_MAX = 1000
 """Nodes that a record describes; the life log names all."""
 FILES_BYTES_MAX = 64 * 1024 * 1024
 """Total size of the inputs and outputs that a record keeps."""
+FILES_MAX = 50_000
+"""Inputs and outputs that a record keeps: other services take no records of too many parts."""
 LIFE_LOG_BYTES = 4 * 1024 * 1024
 """Size of a part of a life log."""
 
@@ -100,6 +102,7 @@ def assemble(
     read_file: ReadFile | None = None,
     made_at: float,
     revision: int,
+    book_position: int = 0,
     cuts: Sequence[int] = (),
 ) -> JobRecord:
     """The record of a job that is over, from its row and its dump; `nodes` describes computers by name, `sites` the sites.
@@ -131,6 +134,7 @@ def assemble(
         made_at=made_at,
         made_by=VERSION,
         heard_at=row.heard_at,
+        book_position=book_position,
         submitted_at=row.submitted_at,
         ended_at=row.entered_at,
         access=msgspec.json.decode(row.access, type=tuple[AccessRule, ...]),
@@ -179,13 +183,13 @@ def _files(dump: _Dump, read_file: ReadFile | None) -> Iterator[Extra]:
     """Those inputs and outputs that are still as they were read and staged."""
     if read_file is None:
         return
-    left_bytes = FILES_BYTES_MAX
+    left_bytes, left_files = FILES_BYTES_MAX, FILES_MAX
     for kind, name, size_bytes, sha256 in dump.files():
-        if size_bytes > left_bytes:
+        if size_bytes > left_bytes or not left_files:
             continue
         content = read_file(name, size_bytes)
         if content is not None and hashlib.sha256(content).hexdigest() == sha256:
-            left_bytes -= len(content)
+            left_bytes, left_files = left_bytes - len(content), left_files - 1
             yield Extra(kind, name, content)
 
 

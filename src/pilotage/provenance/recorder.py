@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import binascii
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from pilotage.book.query.conditions import Query
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.records import JobRecord
@@ -19,13 +22,26 @@ from pilotage.provenance.assembly import Extra, ReadFile, assemble
 LOGS_BYTES = 4 * 1024 * 1024
 """Logs of a job are in parts of this size."""
 
+CORE_BYTES_MAX = 256 * 1024 * 1024
+"""Expanded size of a core file that is kept as a part of its own."""
+CORE_NAME_MAX = 200
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+@=-]")
+
 _encode = msgspec.json.Encoder().encode
 
 
-def is_current(row: JobRow, store: RecordStore) -> bool:
-    """Whether the record of a job has all that was heard of it."""
-    revisions = store.revisions(row.job)
-    return bool(revisions) and revisions[-1].heard_at >= row.heard_at
+def is_current(row: JobRow, store: RecordStore, journal: Journal) -> bool:
+    """Whether the record of a job was made here, and has all that was heard of it."""
+    last = store.record(row.job)
+    return last is not None and _has_all(last, row, journal)
+
+
+def _has_all(record: JobRecord, row: JobRow, journal: Journal) -> bool:
+    if not record.book_position or record.heard_at < row.heard_at:
+        return False
+    # The clock may have been set back since, positions only grow.
+    later = journal.find_events(Query(), after=record.book_position, limit=1, job=row)
+    return not later.items and not later.more
 
 
 class Recorder:
@@ -49,10 +65,11 @@ class Recorder:
         row = self._journal.job(job)
         if row is None or row.place == "purged" or row.state not in FINAL_NAMES:
             return None
-        before = self._store.revisions(job)
-        last = self._store.record(job) if before else None
-        if last is not None and last.heard_at >= row.heard_at:
+        last = self._store.record(job)
+        if last is not None and _has_all(last, row, self._journal):
             return last
+        is_own = last is not None and last.book_position > 0
+        position = self._journal.position()  # before the events are read: one that comes meanwhile is not claimed
         made = assemble(
             row,
             self._journal.dump(job),
@@ -63,7 +80,10 @@ class Recorder:
             read_file=read_file,
             made_at=self._now(),
             revision=last.revision + 1 if last is not None else 1,
-            cuts=() if last is None else [part.size_bytes for part in last.parts if part.kind == "life-log"],
+            book_position=position,
+            cuts=()
+            if last is None or not is_own
+            else [part.size_bytes for part in last.parts if part.kind == "life-log"],
         )
         self._store.commit([made])
         return made
@@ -76,15 +96,20 @@ class Recorder:
 
 
 def log_parts(logs: Iterable[LogText]) -> Iterator[Extra]:
-    """Logs as lines of JSON, in parts of limited size, and core files."""
+    """Logs as lines of JSON, in parts of limited size, and core files; a core file that cannot be read stays among the logs."""
     lines: list[bytes] = []
     size = number = 0
     for each in logs:
+        kept = each
         if each.stream.startswith(CORE_STREAM):
-            name = f"{each.ref.package}/{each.ref.attempt}/{each.stream[len(CORE_STREAM) :]}"
-            yield Extra("core", name, zlib.decompress(base64.b64decode(each.head)))
-            continue
-        lines.append(_encode(each) + b"\n")
+            try:
+                content = _core_content(each.head)
+            except (ValueError, zlib.error) as fault:
+                kept = msgspec.structs.replace(each, stream=f"{each.stream} (no core file: {fault})")
+            else:
+                yield Extra("core", _core_name(each), content)
+                continue
+        lines.append(_encode(kept) + b"\n")
         size += len(lines[-1])
         if size >= LOGS_BYTES:
             number += 1
@@ -92,3 +117,24 @@ def log_parts(logs: Iterable[LogText]) -> Iterator[Extra]:
             lines, size = [], 0
     if lines:
         yield Extra("log", f"logs-{number + 1}.jsonl", b"".join(lines))
+
+
+def _core_content(sent: str) -> bytes:
+    """A core file as an agent sent it. Raises `ValueError` and `zlib.error`."""
+    try:
+        packed = base64.b64decode(sent, validate=True)
+    except binascii.Error as fault:
+        raise ValueError(f"not base64: {fault}") from None
+    expanding = zlib.decompressobj()
+    content = expanding.decompress(packed, CORE_BYTES_MAX)
+    if not expanding.eof:
+        larger = f"larger than {CORE_BYTES_MAX} bytes" if len(content) >= CORE_BYTES_MAX else "not whole"
+        raise ValueError(larger)
+    return content
+
+
+def _core_name(log: LogText) -> str:
+    """The name of a core file within the record: an agent may have sent any."""
+    base = log.stream[len(CORE_STREAM) :].rpartition("/")[2]
+    safe = _UNSAFE.sub("_", base)[:CORE_NAME_MAX].strip(".") or "core"
+    return f"{log.ref.package}/{log.ref.attempt}/{safe}"

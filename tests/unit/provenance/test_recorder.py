@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from pilotage.adapters.records.folder import FolderRecords
 from pilotage.adapters.stores.logs import SqliteLogs
 from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.events.payloads import Noted
-from pilotage.model.exchange.exchange import LogText
+from pilotage.model.exchange.exchange import AttemptRef, LogText
 from pilotage.provenance import recorder as recorder_module
 from pilotage.provenance.recorder import Recorder, is_current
 from tests.kit.events import START, Stream, a_short_job
 from tests.kit.made_work import log
 from tests.kit.sqlite_books import keep, opened
+
+CORED = AttemptRef("j1", "1.1.1", 1)
 
 
 @pytest.fixture
@@ -47,13 +51,13 @@ def test_a_job_that_is_over_has_one_record_until_more_is_heard_of_it(book: Sqlit
     assert (first.revision, first.state) == (1, "DONE")
     row = book.job("j1")
     assert row is not None
-    assert is_current(row, store)
+    assert is_current(row, store, book)
     for each in (recorder, recorder_of(book, store)):
         assert each.record("j1") == first
     keep(book, [by.event(Noted(text="late"), job="j1")], at=START + 10)
     later = book.job("j1")
     assert later is not None
-    assert not is_current(later, store)
+    assert not is_current(later, store, book)
     book.seal("j1")
     second = recorder.record("j1")
     assert second is not None
@@ -84,3 +88,48 @@ def test_logs_are_part_of_the_record_in_pieces(
     lines = b"".join(store.content(part.sha256) for part in parts).splitlines()
     assert [msgspec.json.decode(line, type=LogText) for line in lines] == texts
     logs.close()
+
+
+def test_an_event_that_came_after_the_clock_was_set_back_makes_another_revision(
+    book: SqliteJournal, store: FolderRecords
+) -> None:
+    by = Stream("service", "core")
+    keep(book, a_short_job(stream=by), at=START)
+    recorder = recorder_of(book, store)
+    assert recorder.record("j1") is not None
+    keep(book, [by.event(Noted(text="late"), job="j1")], at=START - 3600)
+    row = book.job("j1")
+    assert row is not None
+    assert not is_current(row, store, book)
+    second = recorder.record("j1")
+    assert second is not None
+    assert second.revision == 2
+    assert is_current(row, store, book)
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["%%% not base64", base64.b64encode(b"abc").decode(), base64.b64encode(zlib.compress(b"x" * 100)[:-6]).decode()],
+    ids=("no base64", "not compressed", "torn"),
+)
+def test_a_core_file_that_cannot_be_read_stays_among_the_logs(head: str) -> None:
+    [part] = recorder_module.log_parts([LogText(ref=CORED, stream="core:x", head=head)])
+    assert (part.kind, part.name) == ("log", "logs-1.jsonl")
+    kept = msgspec.json.decode(part.content)
+    assert (kept["head"], kept["stream"].startswith("core:x (no core file: ")) == (head, True)
+
+
+def test_a_core_file_that_expands_without_end_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder_module, "CORE_BYTES_MAX", 1000)
+    heads = [base64.b64encode(zlib.compress(bytes(size))).decode() for size in (1000, 1001)]
+    parts = list(recorder_module.log_parts([LogText(ref=CORED, stream="core:x", head=head) for head in heads]))
+    assert [(part.kind, len(part.content) == 1000) for part in parts] == [("core", True), ("log", False)]
+
+
+@pytest.mark.parametrize(
+    "name, kept", [("../../etc/x", "x"), ("a\n\0b", "a__b"), ("..", "core"), ("core.12", "core.12")]
+)
+def test_the_name_of_a_core_file_is_a_plain_one(name: str, kept: str) -> None:
+    head = base64.b64encode(zlib.compress(b"core")).decode()
+    [part] = recorder_module.log_parts([LogText(ref=CORED, stream=f"core:{name}", head=head)])
+    assert (part.kind, part.name) == ("core", f"1.1.1/1/{kept}")

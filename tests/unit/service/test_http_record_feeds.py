@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from litestar.testing import TestClient
 
@@ -22,15 +23,16 @@ from tests.kit.served_book import WallClock, access_of, sqlite_journal
 PRINCIPALS = {
     "ann": Principal(user="ann", scopes=frozenset({READ, SUBSCRIBE})),
     "bob": Principal(user="bob", scopes=frozenset({READ, SUBSCRIBE})),
+    "site": Principal(user="ann", scopes=frozenset({READ, SUBSCRIBE}), site="lyon"),
     "root": Principal(user="root", scopes=frozenset({READ, SUBSCRIBE, ANY_OWNER})),
 }
-FEEDS = "/v1/records/feeds"
+FEEDS = "/v1/feeds"
 
 Client = TestClient[FrameworkAnswers]
 
 
 @pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
+def services(tmp_path: Path) -> Iterator[Services]:
     """A service with a record of ann's, one of bob's, and one of ann's that bob may read."""
 
     def open_records(*, writes: bool) -> FolderRecords:
@@ -48,11 +50,15 @@ def client(tmp_path: Path) -> Iterator[Client]:
     )  # fmt: skip
     store.close()
     with sqlite_journal(tmp_path) as journal:
-        services = Services(
+        yield Services(
             journal, access=access_of(PRINCIPALS), settings=Settings(), clock=WallClock(), open_records=open_records
         )
-        with TestClient(FrameworkAnswers(services), raise_server_exceptions=False) as client:
-            yield client
+
+
+@pytest.fixture
+def client(services: Services) -> Iterator[Client]:
+    with TestClient(FrameworkAnswers(services), raise_server_exceptions=False) as client:
+        yield client
 
 
 def asked(client: Client, method: str, path: str = "", *, user: str = "ann", status: int = 200, **more: Any) -> Any:
@@ -82,6 +88,28 @@ def test_a_feed_has_what_its_user_may_read_and_its_query_finds(client: Client) -
     assert jobs(asked(client, "GET", "/one", user="bob")) == ["j2", "j3"]
     asked(client, "POST", user="bob", status=201, json={"name": "one", "query": "tag.group=j3"})
     assert jobs(asked(client, "GET", "/one", user="bob")) == ["j3"]
+
+
+def test_a_feed_does_not_tell_of_records_that_its_user_could_never_read(client: Client, services: Services) -> None:
+    assert services.records is not None
+    store = services.records.store()
+    first, third = store.record("j1"), store.record("j3")
+    assert first is not None
+    assert third is not None
+    store.commit([msgspec.structs.replace(first, revision=2)])  # ann's alone, before and now
+    store.commit([msgspec.structs.replace(third, revision=2, access=())])  # bob could read it before
+    store.commit([msgspec.structs.replace(first, job="j4")])
+    store.delete("j4", at=1.0, author="ann")
+    for user, told in (("bob", ["j2", "j3"]), ("ann", ["j1", "j3"]), ("root", ["j2", "j1", "j3", "j4"])):
+        asked(client, "POST", user=user, status=201, json={"name": "one"})
+        assert jobs(asked(client, "GET", "/one", user=user)) == told
+
+
+def test_tokens_of_sites_have_no_feeds(client: Client) -> None:
+    asked(client, "POST", user="site", status=403, json={"name": "one"})
+    for path in ("", "/one"):
+        asked(client, "GET", path, user="site", status=403)
+    asked(client, "DELETE", "/one", user="site", status=403)
 
 
 def test_feeds_belong_to_their_users(client: Client) -> None:

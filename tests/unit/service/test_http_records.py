@@ -14,6 +14,7 @@ from litestar.testing import TestClient
 
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.model.events.payloads import AccessRule
+from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.records import RECORD_VERSION, JobRecord
 from pilotage.model.settings.settings import Settings
 from pilotage.ports import Journal
@@ -26,6 +27,9 @@ SCOPES = frozenset({READ, WRITE, OPERATE, DECIDE})
 PRINCIPALS = {
     user: Principal(user=user, groups=frozenset({"physics"} if user == "bob" else ()), scopes=SCOPES)
     for user in ("ann", "bob", "eve")
+} | {
+    "attempt": Principal(user="ann", scopes=SCOPES, package=AttemptRef("j", "1.1.1", 1)),
+    "site": Principal(user="ann", scopes=SCOPES, site="lyon"),
 }
 
 Client = TestClient[FrameworkAnswers]
@@ -158,6 +162,7 @@ def test_a_record_of_another_service_is_seen_when_its_last_part_has_come(client:
         content = asked(client, "GET", f"/v1/records/j/parts/{sha256}").content
         states.append(asked(other, "PUT", f"/v1/records/j/parts/{sha256}", content=content).json()["state"])
     assert states == ["uploading"] * (len(states) - 1) + ["committed"]
+    assert record.pop("book_position") > 0  # of the book that it was made from, which is not the one here
     assert asked(other, "GET", "/v1/records/j").json()["record"] == record
     assert asked(other, "PUT", "/v1/records/j", content=body).json() == {"state": "committed", "missing": []}
 
@@ -174,7 +179,7 @@ def test_uploads_are_checked_as_records_made_here(client: Client, other: Client)
     assert asked(client, "PUT", "/v1/records/j", content=msgspec.json.encode(record)).status_code == 403  # its own job
     assert asked(other, "PUT", "/v1/records/j", content=msgspec.json.encode(record)).status_code == 200
     assert asked(other, "PUT", f"/v1/records/j/parts/{part}", content=content + b" ").status_code == 409
-    assert asked(other, "PUT", f"/v1/records/j/parts/{part}", user="eve", content=content).status_code == 403
+    assert asked(other, "PUT", f"/v1/records/j/parts/{part}", user="eve", content=content).status_code == 409
     assert asked(other, "GET", "/v1/records/j").status_code == 404
 
 

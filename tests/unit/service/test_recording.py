@@ -193,3 +193,30 @@ def test_a_record_waits_for_checksums_that_are_being_worked_out(
     assert place.committed.wait(60)
     assert place.looks >= 3
     assert place.revisions() == [1]
+
+
+def test_records_are_read_while_another_is_being_made(place: Place) -> None:
+    keeping = place.keeping()
+    assert keeping.record("j1") is not None
+    place.take([place.by.event(Noted(text="late"), job="j1")])
+    making, read = threading.Event(), threading.Event()
+
+    def describe(_: str) -> bytes | None:
+        making.set()
+        assert read.wait(60)
+        return None
+
+    keeping._sites = describe
+    maker = threading.Thread(target=keeping.record, args=("j1",))
+    maker.start()
+    assert making.wait(60)
+    reader = threading.Thread(target=lambda: keeping.store().record("j1"))
+    reader.start()
+    reader.join(20)
+    was_read = not reader.is_alive()
+    read.set()
+    for each in (maker, reader):
+        each.join()
+    assert was_read
+    keeping.close()
+    assert place.revisions() == [1, 2]

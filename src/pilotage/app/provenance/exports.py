@@ -109,12 +109,14 @@ def import_crate(records: ServedRecords, path: Path) -> Imported:
     Its texts are added again, too, by who imports them, so that they are found; the file tells who wrote them, and when.
     Raises `BadCrate`, `ServerError` and `RecordStoreError`.
     """
+    from pilotage.model.records import foreign
     from pilotage.provenance.exports.crate_reader import read_crate
 
     with _crate_files(path) as files:
         crated = read_crate(files)
         record = crated.record
-        if records.record(record.job, record.revision) == record:
+        known = records.record(record.job, record.revision)
+        if known is not None and foreign(known) == record:
             return Imported(record.job, record.revision, 0, new=False, files=crated.other_files)
         sent = records.upload(record, crated.read_part)
         if crated.annotations:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 INDEX_FILE = "index.sqlite"
 """In the folder of the records: the index that `find` keeps by itself."""
 _HERE = "records"  # the one storage of that index
-FEED_PATH = "/v1/records/feeds"
+FEED_PATH = "/v1/feeds"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):

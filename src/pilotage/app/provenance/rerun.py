@@ -119,6 +119,7 @@ def rebuild(
     old = Path(history.job.folder) if history.job.folder else None
     inputs = tuple(_checked(each, (folder, inputs_folder, old)) for each in wanted.files)
     _refuse_other_files(wanted.files, folder)
+    _refuse_other_document(wanted, folder, history)
     bad = [each for each in inputs if each.state in ("changed", "missing")]
     if bad and not anyway:
         raise _inputs_differ(history, bad)
@@ -206,13 +207,31 @@ def _place(file: NeededFile, checked: InputChecked, folder: Path, content: Calla
         target.chmod(target.stat().st_mode | 0o111)
 
 
-def _write_document(wanted: Reconstruction, folder: Path, history: History) -> None:
-    """Write the definition next to the files, for whoever looks there."""
+def _document(wanted: Reconstruction, history: History) -> str:
+    """The definition of a new run as text; empty if the record has the document itself."""
     from pilotage.language.parsing.document import write_document
 
-    about = f"# Job {history.job.id} again, from its record."
-    if not any(each.name == DOCUMENT for each in wanted.files):
-        (folder / DOCUMENT).write_text(f"{about}\n{write_document(wanted.definition)}", encoding="utf-8")
+    if any(each.name == DOCUMENT for each in wanted.files):
+        return ""
+    return f"# Job {history.job.id} again, from its record.\n{write_document(wanted.definition)}"
+
+
+def _refuse_other_document(wanted: Reconstruction, folder: Path, history: History) -> None:
+    text, there = _document(wanted, history), folder / DOCUMENT
+    if not text or not (there.is_symlink() or there.exists()):
+        return
+    if not there.is_file() or there.is_symlink() or there.read_bytes() != text.encode():
+        raise FolderInUse(
+            f"there is a {DOCUMENT} already, and not the one of the record",
+            subject=str(folder),
+            next_step="remove it, or name another folder with --in",
+        )
+
+
+def _write_document(wanted: Reconstruction, folder: Path, history: History) -> None:
+    """Write the definition next to the files, for whoever looks there."""
+    if text := _document(wanted, history):
+        (folder / DOCUMENT).write_text(text, encoding="utf-8")
 
 
 def _loaded(wanted: Reconstruction, folder: Path) -> LoadedJob:

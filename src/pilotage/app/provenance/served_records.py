@@ -83,12 +83,19 @@ class ServedRecords:
         self._server.upload(path_of("records", job, "annotations", name), content)
 
     def upload(self, record: JobRecord, read_part: Callable[[str], bytes]) -> int:
-        """Upload a record with the parts that are missing there, and return how many; visible when all are there."""
+        """Upload a record with the parts that are missing there, and return how many; stored on return. Raises `ServerError`."""
         sent = 0
         answer = self._server.upload(path_of("records", record.job), encoded_record(record), method="PUT")
         for sha256 in answer["missing"]:
-            self._server.upload(path_of("records", record.job, "parts", sha256), read_part(sha256), method="PUT")
+            path = path_of("records", record.job, "parts", sha256)
+            answer = self._server.upload(path, read_part(sha256), method="PUT")
             sent += 1
+        if answer["state"] != "committed":
+            raise ServerError(
+                "the record is not stored: parts of it are missing there",
+                subject=f"job {record.job}",
+                next_step="upload it again",
+            )
         return sent
 
     def close(self) -> None:

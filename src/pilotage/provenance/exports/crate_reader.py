@@ -16,11 +16,21 @@ import msgspec
 
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import JOB_ID
-from pilotage.model.records import SHA256, Annotation, JobRecord, RecordPart, decoded_record
-from pilotage.provenance.assembly import NotADump, verify
+from pilotage.model.records import (
+    SHA256,
+    Annotation,
+    JobRecord,
+    RecordPart,
+    check_foreign,
+    decoded_record,
+    foreign,
+    is_part_name,
+)
+from pilotage.provenance.assembly import NotADump
 from pilotage.provenance.exports.crate import ANNOTATIONS, FILES, METADATA, PARTS, RECORD, RECORD_FORMAT, WORKFLOW
 from pilotage.provenance.exports.shared import is_below
-from pilotage.provenance.history import History, UnreadableRecord, history_of
+from pilotage.provenance.foreign_records import verify_foreign
+from pilotage.provenance.history import History
 
 METADATA_BYTES_MAX = 1024 * 1024 * 1024
 RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -80,7 +90,8 @@ def read_crate(files: CrateFiles) -> CratedRecord:
     if hashlib.sha256(content).hexdigest() != found.sha256:
         raise BadCrate("the record does not have the digest that the crate states", subject=found.path)
     try:
-        record = decoded_record(content)
+        record = foreign(decoded_record(content))
+        check_foreign(record)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as fault:
         raise BadCrate(f"the record cannot be read: {fault}", subject=found.path) from None
     annotations = _annotations(files.read(found.annotations, bytes_max=RECORD_BYTES_MAX)) if found.annotations else ()
@@ -88,15 +99,9 @@ def read_crate(files: CrateFiles) -> CratedRecord:
     folder = f"{posixpath.dirname(found.path)}/{posixpath.basename(PARTS.rstrip('/'))}/".lstrip("/")
     crated = CratedRecord(files, record, annotations, folder=folder)
     try:
-        verify(record, crated.read_part)
-        history = history_of(record, crated.read_part)
-        next(history.packages(), None)
-    except (NotADump, UnreadableRecord) as fault:
-        raise BadCrate(f"the record cannot be understood: {fault}", subject=found.path) from None
-    job = history.job
-    told = (job.owner, job.name, job.state, job.tags, job.submitted_at, job.ended_at)
-    if told != (record.owner, record.name, record.state, record.tags, record.submitted_at, record.ended_at):
-        raise BadCrate("the record says of the job what its life log does not", subject=found.path)
+        history = verify_foreign(record, crated.read_part)
+    except NotADump as fault:
+        raise BadCrate(str(fault), subject=found.path) from None
     crated.other_files = tuple(_checked_files(files, history))
     return crated
 
@@ -188,6 +193,8 @@ def _check(record: JobRecord, annotations: tuple[Annotation, ...]) -> None:
         raise BadCrate("the record is of no job, or the annotations of another", subject=record.job[:80])
     parts: list[RecordPart] = [*record.parts, *(each.part for each in annotations if each.part is not None)]
     for part in parts:
+        if not is_part_name(part.name):
+            raise BadCrate("this cannot be the name of a part", subject=repr(part.name[:80]))
         if not 0 <= part.size_bytes <= PART_BYTES_MAX:
             raise BadCrate(
                 "a part is larger than a part may be",

@@ -20,7 +20,7 @@ from pilotage.ports.record_index import IndexedAttributes, IndexQuery, RecordEnt
 from pilotage.ports.records import RecordStore, StoredRecord
 from pilotage.provenance.index.attributes import FileFact, LifeLogFacts, attributes_of, chosen_attributes
 from pilotage.provenance.index.query import matches, parse
-from pilotage.reading.access import Principal, may_use_record
+from pilotage.reading.access import ANY_OWNER, Principal, may_use_record
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,12 @@ def feed_batch(
     principal: Principal | None,
     after: int,
     limit: int = CHANGES_MAX,
+    could_read: Callable[[str], bool] = lambda _: False,
 ) -> FeedBatch:
-    """What changed after a position, of the records that a feed wants and its principal may read (None: all)."""
+    """What changed after a position, of the records that a feed wants and its principal may read (None: all).
+
+    `could_read` says whether the principal may read a job whose record was deleted: others are not told of it.
+    """
     changes = store.changes(after=after, limit=limit)
     if not changes:
         behind = after > 0 and not store.changes(after=after - 1, limit=1)
@@ -94,7 +98,7 @@ def feed_batch(
     for each in changes:
         if each.position != last[each.job]:
             continue
-        entry = _entry(store, feed, principal=principal, change=each, was_deleted=each.job in deleted)
+        entry = _entry(store, feed, principal, change=each, was_deleted=each.job in deleted, could_read=could_read)
         if entry is not None:
             entries.append(entry)
             values += sum(map(len, entry.values.values()))
@@ -104,20 +108,30 @@ def feed_batch(
 
 
 def _entry(
-    store: RecordStore, feed: CheckedFeed, *, principal: Principal | None, change: StoredRecord, was_deleted: bool
+    store: RecordStore,
+    feed: CheckedFeed,
+    principal: Principal | None,
+    *,
+    change: StoredRecord,
+    was_deleted: bool,
+    could_read: Callable[[str], bool],
 ) -> RecordEntry | None:
     """The entry of a job as it is now; None for one that the index does not want and cannot have."""
+    is_free = principal is None or (ANY_OWNER in principal.scopes and not principal.is_bound)
     record = store.record(change.job)
     removal = RecordEntry(job=change.job, position=change.position, removed=True)
     if record is None:
-        return removal
+        return removal if is_free or could_read(change.job) else None
     annotations = store.annotations(change.job)
     if principal is None or may_use_record(principal, "read", record):
         entry = entry_of(record, annotations, position=change.position, read_part=store.content, feed=feed)
         if entry is not None:
             return entry
-    # An earlier revision may have been wanted.
-    return removal if was_deleted or annotations or record.revision > 1 else None
+        # An earlier revision may have been wanted.
+        return removal if was_deleted or annotations or record.revision > 1 else None
+    earlier = (store.record(change.job, each.revision) for each in store.revisions(change.job))
+    was_readable = any(each is not None and may_use_record(principal, "read", each) for each in earlier)
+    return removal if was_readable or (was_deleted and could_read(change.job)) else None
 
 
 def entry_of(

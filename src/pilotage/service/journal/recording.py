@@ -77,7 +77,8 @@ class RecordKeeping:
         self._writes = writes
         self.uploads = RecordUploads()
         self.feeds = RecordFeeds()
-        self._guard = threading.RLock()  # one record is made at a time
+        self._guard = threading.RLock()  # opening and closing: short, as readers wait for it
+        self._making = threading.Lock()  # one record is made at a time, and none while parts are removed
         self._opened: RecordStore | None = None
         self._hearing = threading.Lock()
         self._heard: set[str] = set()  # jobs of commits since the last look
@@ -106,10 +107,10 @@ class RecordKeeping:
     @contextmanager
     def writing(self) -> Iterator[RecordStore]:
         """The storage, opened for writing: for a moment where no service runs. Raises a `PilotageError`."""
+        if self._writes:
+            yield self.store()
+            return
         with self._guard:
-            if self._writes:
-                yield self.store()
-                return
             self.close()
             with closing(self._open_store(writes=True)) as store:
                 yield store
@@ -122,7 +123,7 @@ class RecordKeeping:
         from pilotage.provenance.recorder import is_current
 
         try:
-            return self._is_expired(row) or is_current(row, self.store())
+            return self._is_expired(row) or is_current(row, self.store(), self._journal)
         except NoRecords:
             return False  # it is not there to be read, and made when the first record is
 
@@ -140,7 +141,7 @@ class RecordKeeping:
         row = self._journal.job(job)
         read = self._files(row) if row is not None else None
         small = None if read is None else self._small(read)
-        with self.writing() as store:
+        with self._making, self.writing() as store:
             recorder = Recorder(self._journal, store, now=self._clock.now)
             made = recorder.record(job, logs=self._logs(), read_file=small, sites=self._sites)
         if made is not None:
@@ -165,7 +166,7 @@ class RecordKeeping:
         if self._settings.kept_days <= 0:
             return 0
         now = self._clock.now()
-        with self.writing() as store:
+        with self._making, self.writing() as store:
             expired = store.unheard_since(now - self._settings.kept_days * DAY_SECONDS)
             for job in expired:
                 store.delete(job, at=now, author="service")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pilotage.model.events.events import COUNTER_MAX
 from pilotage.provenance.index.feed import CHANGES_MAX, FeedBatch, FeedRegistration, feed_batch
-from pilotage.reading.access import READ, SUBSCRIBE
+from pilotage.reading.access import READ, SUBSCRIBE, may
 from pilotage.reading.views import View
-from pilotage.service.http.routes.records import keeping_of
+from pilotage.service.http.routes.records import keeping_of, refuse_bound
 from pilotage.service.http.routing import (
     ApiRequest,
     ServicesArgument,
@@ -34,7 +34,7 @@ class FeedsView(View, frozen=True, kw_only=True):
 
 
 @get(
-    "/v1/records/feeds",
+    "/v1/feeds",
     operation_id="list_feeds",
     needs=(READ, SUBSCRIBE),
     summary="The indexes that are fed from here",
@@ -43,11 +43,12 @@ class FeedsView(View, frozen=True, kw_only=True):
 )
 async def list_feeds(request: ApiRequest, services: ServicesArgument) -> FeedsView:
     """What your index servers registered since the service started."""
+    refuse_bound(request.user)
     return FeedsView(feeds=keeping_of(services).feeds.registrations(request.user.user))
 
 
 @post(
-    "/v1/records/feeds",
+    "/v1/feeds",
     operation_id="register_feed",
     needs=(READ, SUBSCRIBE),
     summary="Register an index",
@@ -62,12 +63,13 @@ async def register_feed(
 
     A registration replaces the one of the same name. After a restart of the service it is made again.
     """
+    refuse_bound(request.user)
     keeping_of(services).feeds.register(request.user.user, data)
     return data
 
 
 @get(
-    "/v1/records/feeds/{name:str}",
+    "/v1/feeds/{name:str}",
     operation_id="feed_index",
     needs=(READ, SUBSCRIBE),
     summary="What changed for an index",
@@ -86,15 +88,23 @@ async def feed_index(
     Ask again with `after` set to the `position` of the answer; at the `end`, later. With `restart`, the storage has less than the
     index read of it: forget its entries, and begin with 0.
     """
+    refuse_bound(request.user)
     keeping = keeping_of(services)
     feed = keeping.feeds.feed(request.user.user, name)
-    return await services.do(
-        lambda: feed_batch(keeping.store(), feed, principal=request.user, after=after, limit=limit)
-    )
+
+    def could_read(job: str) -> bool:
+        row = services.journal.job(job)
+        return row is not None and may(request.user, "read", row)
+
+    def answer() -> FeedBatch:
+        store = keeping.store()
+        return feed_batch(store, feed, principal=request.user, after=after, limit=limit, could_read=could_read)
+
+    return await services.do(answer)
 
 
 @end(
-    "/v1/records/feeds/{name:str}",
+    "/v1/feeds/{name:str}",
     operation_id="end_feed",
     needs=(READ, SUBSCRIBE),
     summary="Forget an index",
@@ -103,6 +113,7 @@ async def feed_index(
 )
 async def end_feed(request: ApiRequest, services: ServicesArgument, name: FeedPath) -> None:
     """Forget what an index registered."""
+    refuse_bound(request.user)
     keeping_of(services).feeds.remove(request.user.user, name)
 
 

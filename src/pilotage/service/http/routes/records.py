@@ -5,6 +5,7 @@ Reading needs the right `read` by the access list that the record carries; annot
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Annotated
 
@@ -13,7 +14,15 @@ from msgspec import Meta
 
 from pilotage.model.events.events import JOB_ID, TIME_MAX
 from pilotage.model.events.payloads import TagName
-from pilotage.model.records import SHA256, Annotation, JobRecord, RecordPart, decoded_record
+from pilotage.model.records import (
+    FOREIGN_AHEAD_SECONDS,
+    REVISION_MAX,
+    Annotation,
+    JobRecord,
+    RecordPart,
+    check_foreign,
+    decoded_record,
+)
 from pilotage.ports.records import RecordStore, StoredRecord
 from pilotage.reading.access import ANY_OWNER, OPERATE, READ, WRITE, Forbidden, Principal, may_use_record
 from pilotage.reading.views import View
@@ -42,7 +51,7 @@ TEXT_BYTES_MAX = 64 * 1024
 
 PartPath = Annotated[str, in_path("The sha256 of the part.")]
 NamePath = Annotated[str, in_path("The name of the annotation: letters, digits, `_`, `.` and `-`.")]
-Revision = Annotated[int, in_query("This revision; 0 for the newest.", ge=0, le=1_000_000)]
+Revision = Annotated[int, in_query("This revision; 0 for the newest.", ge=0, le=REVISION_MAX)]
 Owner = Annotated[str, in_query("Jobs of this owner; without it, your own.", max_length=256)]
 SubmittedFrom = Annotated[float, in_query("Submitted at this time or later, in seconds since 1970.", ge=0, le=TIME_MAX)]
 SubmittedBefore = Annotated[float, in_query("Submitted before this time; 0 for any.", ge=0, le=TIME_MAX)]
@@ -94,14 +103,23 @@ def keeping_of(services: Services) -> RecordKeeping:
 def _readable(store: RecordStore, user: Principal, job: str, revision: int = 0) -> JobRecord:
     """A record that the user may read. Raises `UnknownRecord`: others are not even told that it exists."""
     newest = store.record(job) if JOB_ID.fullmatch(job) else None
+    what = "there is no record of this job"
     if newest is not None and may_use_record(user, "read", newest):
         found = newest if revision in (0, newest.revision) else store.record(job, revision)
         if found is not None:
             return found
-    what = "there is no record of this job" if newest is None or not revision else f"there is no revision {revision}"
+        what = f"there is no revision {revision}"
     raise UnknownRecord(
         what, subject=f"job {job[:64]}", next_step="a record is made some seconds after the end of its job"
     )
+
+
+def refuse_bound(user: Principal) -> None:
+    """Raise `Forbidden` for a token that is bound to a package or a site: records are none of its business."""
+    if user.is_bound:
+        raise Forbidden(
+            "a token of an attempt or a site may not use records", subject=user.user, next_step="use a token of a user"
+        )
 
 
 def _changeable(store: RecordStore, user: Principal, job: str) -> JobRecord:
@@ -133,6 +151,7 @@ async def find_records(
     name: JobName = "",
 ) -> RecordsView:
     """The newest revision of each record that you may read, of one owner and an interval of submission; or the newest of a name."""
+    refuse_bound(request.user)
     keeping = keeping_of(services)
 
     def answer() -> RecordsView:
@@ -232,7 +251,8 @@ async def make_record(request: ApiRequest, services: ServicesArgument, job: JobP
             raise UnknownRecord("the job is not over", subject=f"job {job}", next_step="wait for its end")
         return _view(keeping.store(), made)
 
-    return await services.do(answer)
+    # It may take long, or wait for another record that is being made: no thread that answers others is held by that.
+    return await asyncio.to_thread(answer)
 
 
 @post(
@@ -307,7 +327,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 async def upload_record(request: ApiRequest, services: ServicesArgument, job: JobPath) -> UploadView:
     """Register a record: the answer names the parts to upload. With all parts stored, it is committed, as a whole."""
     keeping = keeping_of(services)
-    record = _decoded(await request.body(), job)
+    record = _decoded(await request.body(), job, now=services.clock.now())
     return await services.do(lambda: _uploaded(_admitted(services, keeping, request.user, record)))
 
 
@@ -329,36 +349,44 @@ async def upload_record_part(
     content = await request.body()
 
     def answer() -> UploadView:
-        record = keeping.uploads.registered(job)
+        record = keeping.uploads.registered(request.user, job)
         _refuse_foreign(services, keeping.store(), request.user, record)
-        return _uploaded(keeping.uploads.add_part(record, sha256, content, keeping.store()))
+        return _uploaded(keeping.uploads.add_part(request.user, job, sha256, content, keeping.store()))
 
     return await services.do(answer)
 
 
-def _decoded(content: bytes, job: str) -> JobRecord:
+def _decoded(content: bytes, job: str, *, now: float) -> JobRecord:
     try:
         record = decoded_record(content)
+        check_foreign(record)
     except (msgspec.DecodeError, ValueError, TypeError) as fault:
         raise Malformed(f"the body is not a record: {fault}") from None
     if record.job != job or JOB_ID.fullmatch(job) is None:
         raise Malformed("the record is of another job", expected=job[:64], got=record.job[:64])
-    if record.revision < 1 or any(SHA256.fullmatch(part.sha256) is None for part in record.parts):
-        raise Malformed("the record has no valid revision or parts", subject=f"job {job}")
+    if max(record.made_at, record.heard_at) > now + FOREIGN_AHEAD_SECONDS:
+        raise Malformed(
+            "the record is of the future", subject=f"job {job}", next_step="compare the clocks of both services"
+        )
     return record
 
 
 def _admitted(services: Services, keeping: RecordKeeping, user: Principal, record: JobRecord) -> Upload:
     store = keeping.store()
     _refuse_foreign(services, store, user, record)
-    return keeping.uploads.register(record, store)
+    return keeping.uploads.register(user, record, store)
 
 
 def _refuse_foreign(services: Services, store: RecordStore, user: Principal, record: JobRecord) -> None:
     """Raise `Forbidden` unless the record is of the user's own job, and not one of this book."""
+    refuse_bound(user)
     before = store.record(record.job)
-    is_own = record.owner == user.user and (before is None or may_use_record(user, "modify", before))
-    if not is_own and ANY_OWNER not in user.scopes:
+    if before is None:
+        is_allowed = record.owner == user.user
+    else:  # who may modify the record adds a revision, but only its owner gives it to others
+        is_allowed = may_use_record(user, "modify", before) and record.owner == before.owner
+        is_allowed &= user.user == before.owner or record.access == before.access
+    if not is_allowed and ANY_OWNER not in user.scopes:
         raise Forbidden(
             "this is the record of another owner's job",
             subject=f"job {record.job}",
