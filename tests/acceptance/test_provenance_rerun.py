@@ -170,6 +170,12 @@ def test_a_changed_or_missing_input_is_refused_by_name(recorded: Recorded) -> No
     (place.folder / "given").mkdir()
     (place.folder / "given" / "large.dat").write_bytes(LARGE)
     assert place.told("provenance", "rerun", recorded.outside, "--in", "given")["same"]
+    (place.folder / "used").mkdir()
+    (place.folder / "used" / "large.dat").write_bytes(LARGE)
+    (place.folder / "used" / "pilotage.yaml").write_text("mine")
+    refused = place.run("provenance", "rerun", recorded.outside, "--in", "used", code=2).stderr
+    assert "there is a pilotage.yaml already" in refused
+    assert (place.folder / "used" / "pilotage.yaml").read_text() == "mine"
     (place.folder / "anyway").mkdir()
     (place.folder / "anyway" / "large.dat").write_bytes(b"other")
     told = place.told("provenance", "rerun", recorded.outside, "--in", "anyway", "--anyway", code=1)

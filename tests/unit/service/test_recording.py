@@ -171,6 +171,19 @@ def test_a_record_whose_time_is_over_is_deleted_and_not_made_again(place: Place)
     records.close()
 
 
+def test_a_job_that_never_had_a_record_gets_one_however_old_it_is(place: Place) -> None:
+    records = place.keeping(kept_days=10.0)
+    place.clock.at += 11 * DAY_SECONDS
+    row = place.journal.job("j1")
+    assert row is not None
+    assert not records.is_recorded(row)
+    assert records._try_all({"j1"}, enough=lambda: False) == set()
+    assert place.revisions() == [1]
+    assert records.delete_expired() == 1
+    assert records.is_recorded(row)
+    records.close()
+
+
 def test_where_no_service_runs_the_storage_is_locked_only_while_a_record_is_made(place: Place) -> None:
     records = place.keeping(writes=False)
     row = place.journal.job("j1")

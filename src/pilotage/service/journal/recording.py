@@ -178,7 +178,11 @@ class RecordKeeping:
         return len(expired)
 
     def _is_expired(self, row: JobRow) -> bool:
-        return 0 < self._settings.kept_days * DAY_SECONDS < self._clock.now() - row.heard_at
+        """Whether the time of a record is over that there was: one that was never made is still due."""
+        if not 0 < self._settings.kept_days * DAY_SECONDS < self._clock.now() - row.heard_at:
+            return False
+        deleted_at = self.store().deleted_at(row.job)
+        return deleted_at is not None and deleted_at >= row.heard_at
 
     # --- the thread ---
 
