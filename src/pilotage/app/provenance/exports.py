@@ -115,8 +115,8 @@ def import_crate(records: ServedRecords, path: Path) -> Imported:
     with _crate_files(path) as files:
         crated = read_crate(files)
         record = crated.record
-        known = records.record(record.job, record.revision)
-        if known is not None and foreign(known) == record:
+        stored = records.record(record.job, record.revision)
+        if stored is not None and foreign(stored) == record:
             return Imported(record.job, record.revision, 0, new=False, files=crated.other_files)
         sent = records.upload(record, crated.read_part)
         if crated.annotations:
