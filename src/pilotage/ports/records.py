@@ -10,6 +10,11 @@ import msgspec
 from pilotage.model.errors import PilotageError
 from pilotage.model.records import Annotation, JobRecord
 
+MAKE_CATALOGUE_AGAIN = (
+    "the catalogue can be made again from the packs: while no service runs, remove catalogue.sqlite (and -wal, -shm), then run "
+    "`pilotage provenance fsck` or start the service"
+)
+
 
 class RecordStoreError(PilotageError):
     """The storage of records cannot be read or written."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,31 @@ def test_fsck_finds_a_flipped_byte_and_names_the_jobs(records: Path) -> None:
     told = json.loads(result.stdout)
     assert told["sound"] is False
     assert {job for each in told["damage"] for job in each["jobs"]} & {"j1", "j2"}
+
+
+@pytest.mark.parametrize("damage", ["no database", "a wrong row"])
+def test_a_damaged_catalogue_is_reported_and_made_again(records: Path, damage: str) -> None:
+    catalogue = records / "catalogue.sqlite"
+    if damage == "no database":
+        catalogue.write_bytes(b"this is no database" * 1000)
+        result = run("gc", "--dry-run")
+        assert result.exit_code == 2
+        assert "remove catalogue.sqlite" in result.output
+    else:
+        with closing(sqlite3.connect(catalogue)) as connection:
+            connection.execute("UPDATE parts SET size_bytes = 1")
+            connection.commit()
+        result = run("gc")
+        assert result.exit_code == 2
+        assert "nothing is removed from a damaged store" in result.output
+    result = run("fsck")
+    assert result.exit_code == 1
+    assert "remove catalogue.sqlite" in result.output
+    for each in records.glob("catalogue.sqlite*"):
+        each.unlink()
+    assert run("fsck").exit_code == 0
+    with closing(FolderRecords(records, writes=False)) as store:
+        assert store.record("j1") is not None
 
 
 def test_a_deleted_record_frees_only_what_no_other_record_shares(records: Path) -> None:

@@ -20,14 +20,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.records import upkeep
-from pilotage.adapters.records.blocks import Torn
-from pilotage.adapters.records.catalogue import Catalogue
+from pilotage.adapters.records.catalogue import Catalogue, DamagedCatalogue, is_damage
+from pilotage.adapters.records.check import CATALOGUE, find_damage
 from pilotage.adapters.records.packs import (
     ANNOTATION,
     DELETION,
@@ -35,14 +34,14 @@ from pilotage.adapters.records.packs import (
     RECORD,
     Item,
     PackFiles,
-    entry_starts,
-    pack_name,
     starts,
-    whole_blocks,
 )
+from pilotage.adapters.records.recovery import Deletion, catch_up
+from pilotage.adapters.records.upkeep import SEE_ALL
 from pilotage.model.events.events import id_beginning
 from pilotage.model.records import Annotation, JobRecord, decoded_record, encoded_record
 from pilotage.ports.records import (
+    MAKE_CATALOGUE_AGAIN,
     Collected,
     Damage,
     DamagedPart,
@@ -55,19 +54,11 @@ from pilotage.ports.records import (
 
 log = logging.getLogger(__name__)
 
-_CATALOGUE = "catalogue.sqlite"
-TORN_BYTES_MAX = 64 * 1024 * 1024
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 SAMPLES = 400
 SAMPLED_RECORDS_MIN = 100
 SAMPLE_BYTES_MAX = 64 * 1024
 DICTIONARY_BYTES = 64 * 1024
-
-
-class _Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    job: str
-    at: float
-    author: str
 
 
 class FolderRecords:
@@ -84,21 +75,19 @@ class FolderRecords:
         self._added: set[bytes] = set()  # parts of this process that no record has yet
         self._lock = -1
         self._shortened: set[int] = set()
+        self._opened: Catalogue | None = None
+        self._catalogue_fault = ""
         with _as_store_error(folder):
             if writes:
                 make_closed(self._packs.folder)
                 self._lock = _locked(folder / "lock")
-            elif not (folder / _CATALOGUE).is_file():
-                raise NoRecords(
-                    "there are no records here",
-                    subject=str(folder),
-                    next_step="go to the folder of the jobs, or name the server that has them with --server",
-                )
             try:
-                self._catalogue = self._open_catalogue()
                 if writes:
+                    self._open_to_write()
                     self._packs.start_at_the_end(shortened=self._shortened)
                     self._use_dictionary()
+                else:
+                    self._open_to_read()
             except BaseException:
                 self._unlock()
                 raise
@@ -106,7 +95,8 @@ class FolderRecords:
     def close(self) -> None:
         """Let another process write."""
         with self._guard:
-            self._catalogue.close()
+            if self._opened is not None:
+                self._opened.close()
             self._packs.close()
             self._unlock()
 
@@ -218,7 +208,7 @@ class FolderRecords:
         with self._guard, _as_store_error(self._folder):
             if self._catalogue.revision(job, None) is None:
                 return False
-            item = self._next(DELETION, msgspec.json.encode(_Deletion(job=job, at=at, author=author)))
+            item = self._next(DELETION, msgspec.json.encode(Deletion(job=job, at=at, author=author)))
             self._packs.append([item])
             with self._durably():
                 self._catalogue.add_deletion(item.position, job, item.sha256)
@@ -251,83 +241,48 @@ class FolderRecords:
 
     # --- the catalogue ---
 
-    def _open_catalogue(self) -> Catalogue:
-        file = self._folder / _CATALOGUE
-        if not self._writes:
-            return Catalogue(file, writes=False)
+    @property
+    def _catalogue(self) -> Catalogue:
+        if self._opened is None:
+            raise DamagedCatalogue(self._catalogue_fault)
+        return self._opened
+
+    def _open_to_read(self) -> None:
+        """Open the catalogue. A damaged one is reported when it is needed: a check of the packs does without."""
+        file = self._folder / CATALOGUE
+        if not file.is_file():
+            if not self._packs.numbers():
+                raise NoRecords(
+                    "there are no records here",
+                    subject=str(self._folder),
+                    next_step="go to the folder of the jobs, or name the server that has them with --server",
+                )
+            self._catalogue_fault = "the catalogue is missing"
+            return
         try:
-            self._catalogue = Catalogue(file, writes=True)
-            self._shortened = self._catch_up()
-            return self._catalogue
-        except sqlite3.OperationalError:
-            raise
+            self._opened = Catalogue(file, writes=False)
         except sqlite3.DatabaseError as fault:
+            if not is_damage(fault):
+                raise
+            self._catalogue_fault = str(fault)
+
+    def _open_to_write(self) -> None:
+        """Open the catalogue and bring it up to date, or make it again if it is damaged."""
+        file = self._folder / CATALOGUE
+        try:
+            self._opened = Catalogue(file, writes=True)
+            self._shortened = catch_up(self._packs, self._opened, self._content)
+            return
+        except sqlite3.DatabaseError as fault:
+            if not is_damage(fault):
+                raise
             log.warning("the catalogue of %s is damaged, and is made again from the packs: %s", self._folder, fault)
+        if self._opened is not None:
+            self._opened.close()
         for suffix in ("", "-wal", "-shm"):
             file.with_name(file.name + suffix).unlink(missing_ok=True)
-        self._catalogue = Catalogue(file, writes=True)
-        self._shortened = self._catch_up()
-        return self._catalogue
-
-    def _catch_up(self) -> set[int]:
-        """Catalogue what the packs have and the catalogue has not, all or nothing; a torn end is cut off.
-
-        Returns the packs that are shorter than the catalogue says.
-        """
-        ends, late = self._catalogue.ends(), list[tuple[Item, JobRecord]]()
-        sizes = {pack: self._packs.size(pack) for pack in self._packs.numbers()}
-        shortened = {pack for pack, end in ends.items() if sizes.get(pack, 0) < end}
-        for pack in sorted(shortened):
-            log.warning("%s is shorter than it was: see `pilotage provenance fsck`", pack_name(pack))
-        longer = [pack for pack, size in sizes.items() if ends.get(pack, 0) < size]
-        if longer:
-            with self._catalogue.transaction():
-                for pack in longer:
-                    late += self._catalogue_pack(pack, ends.get(pack, 0))
-                for item, record in late:  # their parts may be in other packs
-                    digests = {bytes.fromhex(part.sha256) for part in record.parts}
-                    if digests - self._catalogue.known(digests):
-                        log.warning("the record of job %s lacks parts, and does not count", record.job)
-                    else:
-                        self._catalogue.add_record(item.position, record, item.sha256)
-        return shortened
-
-    def _catalogue_pack(self, pack: int, offset: int) -> Iterator[tuple[Item, JobRecord]]:
-        """Catalogue the blocks of a pack from an offset on; its records are returned."""
-        with self._packs.path(pack).open("r+b") as file:
-            for block in whole_blocks(file, offset):
-                if isinstance(block, Torn):
-                    if block.following is None:
-                        self._cut_off(file, pack, block)
-                    continue
-                try:
-                    items = self._packs.items(file, block)
-                except (ValueError, DamagedPart) as fault:
-                    log.warning("%s at %d cannot be read: %s", pack_name(pack), block.offset, fault)
-                    self._catalogue.add_block(pack, block.offset, block.end, entry_starts(block.header.entries))
-                    continue
-                self._catalogue.add_block(pack, block.offset, block.end, starts(items))
-                for item in items:
-                    try:
-                        if item.kind == RECORD:
-                            yield item, decoded_record(item.content)
-                        elif item.kind == ANNOTATION:
-                            annotation = msgspec.json.decode(item.content, type=Annotation)
-                            self._catalogue.add_annotation(item.position, annotation, item.sha256)
-                        elif item.kind == DELETION:
-                            job = msgspec.json.decode(item.content, type=_Deletion).job
-                            self._catalogue.add_deletion(item.position, job, item.sha256)
-                    except msgspec.DecodeError as fault:
-                        log.warning(
-                            "a %s in %s at %d cannot be read: %s", item.kind, pack_name(pack), block.offset, fault
-                        )
-
-    def _cut_off(self, file: IO[bytes], pack: int, torn: Torn) -> None:
-        """Cut off a torn end, of which a copy is kept."""
-        log.warning("%s is cut off at %d: %s", pack_name(pack), torn.offset, torn.what)
-        file.seek(torn.offset)
-        self._packs.path(pack).with_suffix(f".torn-{torn.offset}").write_bytes(file.read(TORN_BYTES_MAX))
-        file.truncate(torn.offset)
+        self._opened = Catalogue(file, writes=True)
+        self._shortened = catch_up(self._packs, self._opened, self._content)
 
     # --- dictionaries ---
 
@@ -372,7 +327,7 @@ class FolderRecords:
         """When the record of a job was last deleted; None if it never was."""
         with self._guard, _as_store_error(self._folder):
             sha256 = self._catalogue.last_deletion(job)
-            return None if sha256 is None else msgspec.json.decode(self._content(sha256), type=_Deletion).at
+            return None if sha256 is None else msgspec.json.decode(self._content(sha256), type=Deletion).at
 
     def record(self, job: str, revision: int | None = None) -> JobRecord | None:
         """A record, the newest revision unless another is named; None if there is none."""
@@ -433,7 +388,7 @@ class FolderRecords:
         for _ in range(2):  # a pack may have been rewritten since the part was looked up
             place = self._catalogue.place(sha256)
             if place is None:
-                raise DamagedPart("it is not stored", subject=f"part {sha256.hex()}")
+                raise DamagedPart("it is not stored", subject=f"part {sha256.hex()}", next_step=SEE_ALL)
             try:
                 block = self._packs.expanded(place.pack, place.offset)
             except (OSError, ValueError) as error:
@@ -443,22 +398,35 @@ class FolderRecords:
             content = block[place.start : place.start + place.size_bytes]
             if hashlib.sha256(content).digest() == sha256:
                 return content
-        raise DamagedPart(fault, subject=f"part {sha256.hex()}")
+        raise DamagedPart(fault, subject=f"part {sha256.hex()}", next_step=SEE_ALL)
 
     # --- looking after it ---
 
     def check(self) -> Iterator[Damage]:
         """Read everything, and name each damaged or missing part."""
         with self._guard, _as_store_error(self._folder):
-            yield from upkeep.find_damage(self._packs, self._catalogue, self._content)
+            if not (self._folder / CATALOGUE).exists():  # it was removed, to be made again
+                try:
+                    FolderRecords(self._folder).close()
+                except RecordStoreError as fault:
+                    yield Damage(place=CATALOGUE, what=f"it is missing, and cannot be made again: {fault.what}")
+                else:
+                    self._opened = Catalogue(self._folder / CATALOGUE, writes=False)
+            yield from find_damage(self._packs.folder, self._folder / CATALOGUE)
 
     def collect(self, *, dry_run: bool) -> Collected:
-        """Remove the parts that no record needs, or only count them."""
+        """Remove the parts that no record needs, or only count them. Raises `DamagedPart` if anything is damaged."""
         with self._guard, _as_store_error(self._folder):
             if not dry_run:
                 self._flush()
                 with self._durably():
                     pass
+                for damage in self.check():
+                    raise DamagedPart(
+                        f"{damage.what}: nothing is removed from a damaged store",
+                        subject=damage.place,
+                        next_step=SEE_ALL,
+                    )
             live = self._added | upkeep.live_parts(self._catalogue, self._content)
             return upkeep.collect(self._packs, self._catalogue, live, dry_run=dry_run)
 
@@ -480,4 +448,6 @@ def _as_store_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error, msgspec.DecodeError) as fault:
-        raise RecordStoreError(f"cannot be used: {fault}", subject=str(folder)) from fault
+        raise RecordStoreError(
+            f"cannot be used: {fault}", subject=str(folder), next_step=MAKE_CATALOGUE_AGAIN if is_damage(fault) else ""
+        ) from fault

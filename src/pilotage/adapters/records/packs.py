@@ -196,6 +196,8 @@ class PackFiles:
         if known is not None:
             self._cache.move_to_end((pack, offset))
             return known
+        if pack not in self._files:
+            self.path(pack).stat()  # only what is appended to is created
         with os.fdopen(os.dup(self._file(pack)), "rb") as file:
             key, what = pack_key(file)
             if key is None:

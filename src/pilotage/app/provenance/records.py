@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -90,6 +90,13 @@ def find_damage(settings: Settings) -> Iterator[Damage]:
     """Read all records and parts, also next to a service, and name what is damaged or missing."""
     with _opened(settings, writes=False) as store:
         yield from store.check()
+
+
+def next_step(found: Sequence[Damage]) -> str:
+    """What to do about damage; empty where nothing but a copy of the storage helps."""
+    from pilotage.ports.records import MAKE_CATALOGUE_AGAIN
+
+    return MAKE_CATALOGUE_AGAIN if any(each.place == "catalogue.sqlite" for each in found) else ""
 
 
 def collect_parts(settings: Settings, *, dry_run: bool) -> Collected:

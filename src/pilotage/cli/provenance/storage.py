@@ -28,7 +28,7 @@ def fsck(*, as_json: bool) -> int:
 
     The service may run meanwhile. Exit code 0: all is sound; 1: something is damaged.
     """
-    from pilotage.app.provenance.records import find_damage
+    from pilotage.app.provenance.records import find_damage, next_step
 
     found = list(find_damage(_settings()))
     if as_json:
@@ -38,6 +38,8 @@ def fsck(*, as_json: bool) -> int:
     else:
         emit(table((each.place, each.what, each.sha256[:12], " ".join(each.jobs)) for each in found))
         print_message(f"{plural(len(found), 'fault')} found" if found else "sound")
+        if next_step(found):
+            print_message(next_step(found))
     return ExitCode.FAILED if found else ExitCode.COMPLETE
 
 
