@@ -140,9 +140,9 @@ def test_a_wrong_row_is_found_and_nothing_is_collected_by_it(folder: Path, state
     assert checked(folder) == []
     changed(folder, statement)
     assert "catalogue.sqlite" in {each.place for each in checked(folder)}
-    with suppress(RecordStoreError):  # or it was made again as the writer opened it
-        with closing(FolderRecords(folder)) as store:
-            store.collect(dry_run=False)
+    # It is refused, or was made again as the writer opened it.
+    with suppress(RecordStoreError), closing(FolderRecords(folder)) as store:
+        store.collect(dry_run=False)
     for each in folder.glob("catalogue.sqlite*"):
         each.unlink()
     with closing(FolderRecords(folder)) as store:
@@ -200,8 +200,9 @@ def test_what_a_writer_appends_meanwhile_is_no_damage(folder: Path) -> None:
 
 
 def test_a_dictionary_that_stands_behind_its_blocks_is_found_without_a_catalogue(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    folder = tmp_path / "records"
     monkeypatch.setattr(folder_module, "SAMPLED_RECORDS_MIN", 12)
     monkeypatch.setattr(folder_module, "DICTIONARY_BYTES", 2048)
     monkeypatch.setattr(packs_module, "PACK_BYTES_MAX", 6000)
