@@ -41,7 +41,7 @@ def shown(place: Place) -> Any:
 
 def test_a_record_is_made_soon_after_the_end_of_a_job(place: Place) -> None:
     prepared(place, SOON)
-    place.run("run")
+    place.run("run", "--annotate", "text=@words.txt")  # the same content as an input
     wait_until(lambda: place.told("provenance", "list")["records"], "the record")
     record = shown(place)["record"]
     assert (record["name"], record["state"], record["sites"]) == ("counted", "DONE", ["local"])
@@ -50,6 +50,7 @@ def test_a_record_is_made_soon_after_the_end_of_a_job(place: Place) -> None:
         ("definition", "definition"),
         ("file", "count.sh"),
         ("file", "words.txt"),
+        ("custom", "text"),
         ("log", "logs-1.jsonl"),
     }
     assert {name for kind, name in parts if kind == "output"} == {"1.out", "2.out", "total.out"}

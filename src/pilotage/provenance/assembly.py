@@ -104,10 +104,12 @@ def assemble(
     revision: int,
     book_position: int = 0,
     cuts: Sequence[int] = (),
+    ended_as: str = "",
 ) -> JobRecord:
     """The record of a job that is over, from its row and its dump; `nodes` describes computers by name, `sites` the sites.
 
-    Inputs and outputs that `read_file` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them. Raises `NotADump`; parts that were added by then belong to no record.
+    Inputs and outputs that `read_file` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them.
+    `ended_as` is the state in which the job ended, if it was cleared since. Raises `NotADump`; parts that were added by then belong to no record.
     """
     dump = _Dump(row.job, add_part, cuts)
     for line in lines:
@@ -116,9 +118,9 @@ def assemble(
     kinds = _kinds(row, dump.read_content)
     parts = list(dump.life_log)
     for sha256, content in dump.contents.items():
-        kind, name = kinds.get(sha256, ("list", sha256[:12]))
-        add_part(kind, content)
-        parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
+        for kind, name in kinds.get(sha256, [("list", sha256[:12])]):
+            add_part(kind, content)
+            parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
     described = ((site, sites(site)) for site in sorted(dump.sites))
     configured = [Extra("environment", f"sites/{site}.json", told) for site, told in described if told is not None]
     for extra in chain(configured, extras, _files(dump, read_file)):
@@ -130,7 +132,7 @@ def assemble(
         revision=revision,
         owner=row.owner,
         name=row.name,
-        state=row.state,
+        state=ended_as or row.state,
         made_at=made_at,
         made_by=VERSION,
         heard_at=row.heard_at,
@@ -167,8 +169,10 @@ def dump_of(record: JobRecord, read_part: Callable[[str], bytes]) -> Iterator[by
 
     head, *first = read_part(log[0].sha256).splitlines(keepends=True) or [b""]
     yield line(head)
+    contained: set[str] = set()
     for part in record.parts:
-        if part.kind in _CONTENT_KINDS:
+        if part.kind in _CONTENT_KINDS and part.sha256 not in contained:
+            contained.add(part.sha256)
             contents += 1
             encoded = base64.b64encode(read_part(part.sha256))
             yield line(b'{"content":"%s","base64":"%s"}\n' % (part.sha256.encode(), encoded))
@@ -313,26 +317,28 @@ class _Dump:
         return NotADump(what, subject=f"job {self._job}")
 
 
-def _kinds(row: JobRow, read_content: Callable[[str], bytes | None]) -> dict[str, tuple[PartKind, str]]:
-    """What each content of a job is, and its name: that of the document's folder for a file."""
+def _kinds(row: JobRow, read_content: Callable[[str], bytes | None]) -> dict[str, list[tuple[PartKind, str]]]:
+    """What each content of a job is, and its name: that of the document's folder for a file. A content may be several things."""
     named = _texts(row.lists)
     files: dict[str, str] = {}
     if (content := read_content(named.get(CAPTURED, ""))) is not None:
         try:
             captured = msgspec.json.decode(content, type=dict[str, Captured])
-            files = {each.sha256: name for name, each in captured.items() if each.content}
+            files = {name: each.sha256 for name, each in captured.items() if each.content}
         except msgspec.DecodeError:
             pass  # of a version with other fields: the files keep their numbers as names
-    found: dict[str, tuple[PartKind, str]] = {}
+    found: dict[str, list[tuple[PartKind, str]]] = {}
+    if row.definition is not None:
+        found[row.definition] = [("definition", DEFINITION)]
+    for name, sha256 in files.items():
+        found.setdefault(sha256, []).append(("file", name))
     for name, sha256 in named.items():
         if name.startswith(CUSTOM):
-            found[sha256] = "custom", name[len(CUSTOM) :]
-        else:
-            found[sha256] = ("file", files.get(sha256, name)) if name.startswith(FILE) else ("list", name)
-    for sha256, name in files.items():
-        found.setdefault(sha256, ("file", name))
-    if row.definition is not None:
-        found[row.definition] = "definition", DEFINITION
+            found.setdefault(sha256, []).append(("custom", name[len(CUSTOM) :]))
+        elif not name.startswith(FILE):
+            found.setdefault(sha256, []).append(("list", name))
+        elif sha256 not in found:
+            found[sha256] = [("file", name)]
     return found
 
 

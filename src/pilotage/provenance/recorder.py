@@ -14,7 +14,7 @@ from pilotage.book.query.conditions import Query
 from pilotage.book.rows.rows import JobRow, NodeRow
 from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.records import JobRecord
-from pilotage.model.states import FINAL_NAMES
+from pilotage.model.states import FINAL_NAMES, State
 from pilotage.ports import AttemptLogs, Journal
 from pilotage.ports.records import RecordStore
 from pilotage.provenance.assembly import Extra, ReadFile, assemble
@@ -81,6 +81,7 @@ class Recorder:
             made_at=self._now(),
             revision=last.revision + 1 if last is not None else 1,
             book_position=position,
+            ended_as=last.state if last is not None and is_own and row.state == State.CLEARED.value else "",
             cuts=()
             if last is None or not is_own
             else [part.size_bytes for part in last.parts if part.kind == "life-log"],

@@ -149,6 +149,8 @@ def test_a_deleted_record_is_gone(client: Client) -> None:
     assert asked(client, "DELETE", "/v1/records/j").status_code == 204
     assert asked(client, "GET", "/v1/records/j").status_code == 404
     assert asked(client, "DELETE", "/v1/records/j").status_code == 404
+    again = asked(client, "POST", "/v1/jobs/j/record")  # it stays deleted until more is heard of the job
+    assert (again.status_code, again.json()["error"]["message"]) == (404, "job j: its record was deleted")
 
 
 def test_a_record_of_another_service_is_seen_when_its_last_part_has_come(client: Client, other: Client) -> None:

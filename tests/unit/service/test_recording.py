@@ -11,7 +11,7 @@ import pytest
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.fold.join import Receipt
-from pilotage.model.events.payloads import Noted
+from pilotage.model.events.payloads import Cleared, Noted
 from pilotage.model.settings.settings import ProvenanceSettings, RetentionSettings
 from pilotage.ports.records import RecordNotReady, RecordStore, RecordStoreError
 from pilotage.service.journal.recording import RecordKeeping
@@ -233,3 +233,33 @@ def test_records_are_read_while_another_is_being_made(place: Place) -> None:
     assert was_read
     keeping.close()
     assert place.revisions() == [1, 2]
+
+
+def test_a_deleted_record_is_made_again_only_if_more_is_heard(
+    place: Place, started: Callable[[], RecordKeeping]
+) -> None:
+    records = place.keeping()
+    assert records.record("j1") is not None
+    records.store().delete("j1", at=place.clock.at, author="ada")
+    row = place.journal.job("j1")
+    assert row is not None
+    assert records.is_recorded(row)
+    assert records.record("j1") is None
+    records.close()
+    place.clock.at += 5
+    place.take([place.by.event(Noted(text="late"), job="j1")])
+    place.committed.clear()
+    started()
+    assert place.committed.wait(60)
+    assert place.revisions() == [1]
+
+
+def test_a_record_says_how_a_job_ended_also_when_it_is_cleared(place: Place) -> None:
+    records = place.keeping()
+    assert records.record("j1") is not None
+    place.clock.at += 5
+    place.take([place.by.event(Cleared(by="user"), job="j1")])
+    cleared = records.record("j1")
+    assert cleared is not None
+    assert (cleared.revision, cleared.state) == (2, "DONE")
+    records.close()

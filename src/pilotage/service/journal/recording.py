@@ -118,17 +118,17 @@ class RecordKeeping:
     # --- records ---
 
     def is_recorded(self, row: JobRow) -> bool:
-        """Whether the record of a job has all that was heard of it, or had it and was deleted after its time."""
+        """Whether the record of a job has all that was heard of it, or had it and was deleted."""
         from pilotage.ports.records import NoRecords
         from pilotage.provenance.recorder import is_current
 
         try:
-            return self._is_expired(row) or is_current(row, self.store(), self._journal)
+            return self._was_deleted(row) or is_current(row, self.store(), self._journal)
         except NoRecords:
             return False  # it is not there to be read, and made when the first record is
 
     def record(self, job: str) -> JobRecord | None:
-        """Make the record of a job that is over, unless it is current; None if the job is not over or was purged.
+        """Make the record of a job that is over, unless it is current; None if the job is not over, or its record was deleted.
 
         Raises `RecordNotReady` while something of it is still being worked out.
         """
@@ -139,7 +139,9 @@ class RecordKeeping:
             raise RecordNotReady("the checksums of its inputs are still being worked out", subject=f"job {job}")
 
         row = self._journal.job(job)
-        read = self._files(row) if row is not None else None
+        if row is None or self._was_deleted(row):
+            return None
+        read = self._files(row)
         small = None if read is None else self._small(read)
         with self._making, self.writing() as store:
             recorder = Recorder(self._journal, store, now=self._clock.now)
@@ -177,11 +179,14 @@ class RecordKeeping:
             )
         return len(expired)
 
-    def _is_expired(self, row: JobRow) -> bool:
-        """Whether the time of a record is over that there was: one that was never made is still due."""
-        if not 0 < self._settings.kept_days * DAY_SECONDS < self._clock.now() - row.heard_at:
+    def _was_deleted(self, row: JobRow) -> bool:
+        """Whether the record of a job was deleted, and nothing was heard of the job since: it is not made again."""
+        from pilotage.ports.records import NoRecords
+
+        try:
+            deleted_at = self.store().deleted_at(row.job)
+        except NoRecords:
             return False
-        deleted_at = self.store().deleted_at(row.job)
         return deleted_at is not None and deleted_at >= row.heard_at
 
     # --- the thread ---
@@ -242,7 +247,7 @@ class RecordKeeping:
                 continue
             try:
                 row = self._journal.job(job)
-                if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._is_expired(row):
+                if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._was_deleted(row):
                     continue
                 if not stopping and self._is_incomplete(job):
                     again.add(job)

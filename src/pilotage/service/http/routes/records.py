@@ -23,6 +23,7 @@ from pilotage.model.records import (
     check_foreign,
     decoded_record,
 )
+from pilotage.model.states import FINAL_NAMES
 from pilotage.ports.records import RecordStore, StoredRecord
 from pilotage.reading.access import ANY_OWNER, OPERATE, READ, WRITE, Forbidden, Principal, may_use_record
 from pilotage.reading.views import View
@@ -243,12 +244,14 @@ def _has_part(store: RecordStore, newest: JobRecord, sha256: str) -> bool:
 async def make_record(request: ApiRequest, services: ServicesArgument, job: JobPath) -> RecordView:
     """Make the record of a job that is over, without waiting until it is quiet; one that is current stays."""
     keeping = keeping_of(services)
-    await services.ask(services.reader.job_to_change, request.user, job, "modify")
+    row = await services.ask(services.reader.job_to_change, request.user, job, "modify")
 
     def answer() -> RecordView:
         made = keeping.record(job)
         if made is None:
-            raise UnknownRecord("the job is not over", subject=f"job {job}", next_step="wait for its end")
+            is_over = row.state in FINAL_NAMES
+            what = "its record was deleted" if is_over else "the job is not over"
+            raise UnknownRecord(what, subject=f"job {job}", next_step="" if is_over else "wait for its end")
         return _view(keeping.store(), made)
 
     # It may take long, or wait for another record that is being made: no thread that answers others is held by that.
