@@ -72,9 +72,13 @@ def test_a_later_revision_needs_only_its_new_parts(client: Client, other: Client
 
 def test_uploads_of_two_users_do_not_disturb_each_other(client: Client, other: Client) -> None:
     record = recorded(client)
-    assert put(other, record, user="ann").json()["state"] == "registered"
-    assert put(other, record | {"owner": "eve"}).status_code == 200
-    assert send(other, client, record, user="ann").json()["state"] == "committed"
+    missing = put(other, record, user="ann").json()["missing"]
+    assert put(other, record | {"owner": "eve", "parts": [part_of(SECRET)]}).status_code == 200
+    for sha256 in missing:
+        path = f"/v1/records/j/parts/{sha256}"
+        answer = asked(other, "PUT", path, content=asked(client, "GET", path).content)
+        assert answer.status_code == 200, answer.text
+    assert asked(other, "GET", "/v1/records/j").json()["record"]["owner"] == "ann"
 
 
 def test_who_may_modify_a_record_does_not_take_it_over(client: Client, other: Client) -> None:
