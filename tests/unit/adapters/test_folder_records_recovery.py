@@ -188,3 +188,18 @@ def test_damaged_samples_do_not_keep_a_dictionary_from_being_trained(
         store_log(store, f"j{number}", b"an event of %d\n" % number * 50)
     assert (folder / "dictionary").is_file()
     store.close()
+
+
+def test_a_pack_that_has_lost_its_key_stays_as_it_is(folder: Path) -> None:
+    store = FolderRecords(folder)
+    store_one(store, "j1", b"one")
+    store.close()
+    pack = folder / "packs" / "000001.pack"
+    damaged = bytes(blocks.PACK_HEAD_BYTES) + pack.read_bytes()[blocks.PACK_HEAD_BYTES :]
+    pack.write_bytes(damaged)
+    lose_catalogue(folder)
+    store = FolderRecords(folder)
+    store_one(store, "j2", b"two")
+    assert pack.read_bytes() == damaged
+    assert list(store.check()) != []
+    store.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
 from typing import IO, NamedTuple
 
 import msgspec
 
-from pilotage.adapters.records.blocks import Block, Torn
+from pilotage.adapters.records.blocks import PACK_HEAD_BYTES, Block, Torn
 from pilotage.adapters.records.catalogue import Catalogue, DamagedCatalogue
 from pilotage.adapters.records.packs import (
     ANNOTATION,
@@ -136,7 +137,10 @@ def _catalogue_pack(packs: PackFiles, catalogue: Catalogue, pack: int, offset: i
 
 
 def _cut_off(packs: PackFiles, file: IO[bytes], pack: int, torn: Torn) -> None:
-    """Cut off a torn end, of which a copy is kept."""
+    """Cut off a torn end, of which a copy is kept; a pack whose head is damaged stays as it is."""
+    if torn.offset == 0 and file.seek(0, os.SEEK_END) > PACK_HEAD_BYTES:
+        log.warning("%s cannot be read: %s; see `pilotage provenance fsck`", pack_name(pack), torn.what)
+        return
     log.warning("%s is cut off at %d: %s", pack_name(pack), torn.offset, torn.what)
     file.seek(torn.offset)
     packs.path(pack).with_suffix(f".torn-{torn.offset}").write_bytes(file.read(TORN_BYTES_MAX))
