@@ -263,9 +263,10 @@ class Catalogue:
 
     def add_deletion(self, position: int, job: str, sha256: bytes) -> None:
         """The record of a job, as it was at this position, is no more."""
-        for table in ("records", "annotations"):
+        for table in ("records", "annotations", "deletions"):  # the last deletion of a job says it all
             self._execute(f"DELETE FROM {table} WHERE job = ? AND position < ?", (job, position))
-        self._execute("INSERT INTO deletions VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (position, job, sha256))
+        if not self.is_deleted(job, position):
+            self._execute("INSERT INTO deletions VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (position, job, sha256))
 
     def is_deleted(self, job: str, position: int) -> bool:
         """Whether the record of a job was deleted after a position."""

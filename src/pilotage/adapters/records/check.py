@@ -113,7 +113,8 @@ class _Check:
                         early += add_block(self._made, pack, block, items)
                     continue
                 damage = Damage(place=f"{pack_name(pack)} at {block.offset}", what=what)
-                if last is not None and block.offset > last:
+                has_lost_its_key = block.offset == 0 and isinstance(block, Torn) and block.following is None
+                if last is not None and block.offset > last and not has_lost_its_key:
                     self._beyond.append(damage)
                     continue
                 end = block.end if isinstance(block, Block) else block.following

@@ -25,7 +25,7 @@ from pilotage.model.records import (
 )
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports.records import RecordStore, StoredRecord
-from pilotage.reading.access import ANY_OWNER, OPERATE, READ, WRITE, Forbidden, Principal, may_use_record
+from pilotage.reading.access import ANY_OWNER, OPERATE, READ, WRITE, Forbidden, Principal, may_use_record, require
 from pilotage.reading.views import View
 from pilotage.service.http.backend import CONTENT_BYTES_MAX
 from pilotage.service.http.errors import Malformed, NoRecordKeeping, UnknownContent, UnknownRecord
@@ -418,6 +418,9 @@ async def delete_record(request: ApiRequest, services: ServicesArgument, job: Jo
     def answer() -> None:
         with keeping.writing() as store:
             _changeable(store, request.user, job)
+            row = services.journal.job(job)
+            if row is not None:  # whoever uploaded a record of its id may not delete that of the job
+                require(request.user, "modify", row)
             store.delete(job, at=services.clock.now(), author=request.user.user)
 
     await services.do(answer)
