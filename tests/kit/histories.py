@@ -197,6 +197,7 @@ class Scheduler:
         stage = self.chance.choice(late) if late else 1
         shape = self._shape()
         self.say("service", "StageExpanded", {"job": job.name}, stage=stage, shape=shape)
+        self.say("service", "InputsDescribed", {"job": job.name}, files=[{"name": "in.dat", "size_bytes": stage}])
         while len(job.stages) < stage:
             job.stages.append({"items": 0})
         job.stages[stage - 1] = shape

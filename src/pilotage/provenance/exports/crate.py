@@ -119,7 +119,8 @@ def write_crate(
             subject=f"job {history.job.id}",
             next_step="it was run by another scheduler; export it as prov-json or openlineage",
         )
-    record = encoded_record(history.record)
+    # Where it stands in a book says nothing elsewhere.
+    record = encoded_record(msgspec.structs.replace(history.record, book_position=0))
     extra = [each.part for each in annotations if each.part is not None]
     kept = {part.sha256: part for part in (*history.record.parts, *extra)}
     for sha256 in kept:
