@@ -27,7 +27,7 @@ from pilotage.adapters.records.folder import FolderRecords
 from pilotage.provenance.assembly import assemble
 from pilotage.service.journal.writer import BatchCommitter
 
-COUNT = 1000
+COUNT = 4000
 FULL = 100_000
 AT_ONCE = 100
 """Jobs that are sealed before their records are committed together."""

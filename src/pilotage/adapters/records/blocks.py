@@ -30,7 +30,7 @@ _COPIES = 3
 _COPY_BYTES = len(PACK_MAGIC) + KEY_BYTES + 8
 PACK_HEAD_BYTES = _COPIES * _COPY_BYTES
 """Where the first block of a pack begins."""
-LEVEL = 3
+LEVEL = 9
 _LENGTHS = struct.Struct("<IQ")
 _HEAD_BYTES = len(MAGIC) + _LENGTHS.size
 _DIGEST_BYTES = 16
