@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.kit.real_runs import Place, place_in, wait_until
+from tests.kit.real_runs import Place, end_all, place_in, wait_until
 
 COPY = """\
 pilotage: 1
@@ -64,7 +64,10 @@ def test_a_name_is_enough_where_only_a_record_is_known(tmp_path: Path) -> None:
         (first.state / "records").rename(tmp_path / "copy")
     (tmp_path / "elsewhere").mkdir()
     with place_in(tmp_path / "elsewhere") as place:
-        assert place.told("provenance", "rerun", "copied", "--records", "../copy")["rerun_of"] == job
+        again = place.told("provenance", "rerun", "copied", "--records", "../copy")
+        for state in place.folder.glob("rerun-*/.pilotage"):  # which has a service of its own
+            end_all(state)
+        assert again["rerun_of"] == job
         listed = place.told("provenance", "list", "--records", "../copy")["records"]
         assert [each["job"] for each in listed][1:] == [job]
         assert place.told("provenance", "list", "--records", "../copy", "--before", "2026-01-01")["records"] == []
