@@ -100,7 +100,8 @@ def _output_of(
             if is_stopped():
                 return output, "was stopped with its attempt"
             if not is_open:
-                time.sleep(_LOOK_SECONDS)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_LOOK_SECONDS)
                 continue
             if not select.select([process.stdout], [], [], _LOOK_SECONDS)[0]:
                 is_open = process.poll() is None  # a process that it left behind may keep it open

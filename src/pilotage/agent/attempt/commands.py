@@ -266,7 +266,9 @@ class Commands:
         """
         for _ in range(_BUSY_TRIES):
             try:
-                status = self._run_once(argv, environment, folder, files, marks, is_container, core_bytes)
+                status = self._run_once(
+                    argv, environment, folder, files, marks, is_container=is_container, core_bytes=core_bytes
+                )
             except NotStarted as refused:
                 if refused.number == errno.ETXTBSY:
                     time.sleep(_BUSY_SECONDS)
@@ -298,7 +300,8 @@ class Commands:
         folder: str,
         files: Files,
         marks: Collection[bytes],
-        is_container: bool,  # noqa: FBT001 # only called from `run`
+        *,
+        is_container: bool,
         core_bytes: int,
     ) -> int:
         watch, cleanup = self._watch, self._cleanup

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -316,7 +315,7 @@ def output_reader(history: History, records: RecordReader) -> Callable[[FileUse]
 
 def _is_small(file: Path) -> bool:
     try:
-        return file.is_file() and os.path.getsize(file) <= COMPARED_BYTES_MAX  # noqa: PTH202
+        return file.is_file() and file.stat().st_size <= COMPARED_BYTES_MAX
     except OSError:
         return False
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from pilotage.book.rows.rows import JobRow
@@ -234,9 +234,11 @@ class RecordKeeping:
 
     def _left_over(self) -> set[str]:
         """The finished jobs of the live book; those whose record is current cost a look each."""
-        with suppress(PilotageError):
+        try:
             return {row.job for row in self._journal.live_jobs() if row.state in FINAL_NAMES}
-        return set()
+        except PilotageError as fault:
+            log.warning("records of jobs that ended under an earlier service are made by retention: %s", fault)
+            return set()
 
     def _try_all(self, jobs: set[str], *, enough: Callable[[], bool], stopping: bool = False) -> set[str]:
         """Make the records of those jobs that are over, and return the jobs that must be tried again."""
