@@ -1,5 +1,6 @@
-"""What records of jobs cost: from sealed jobs to a durable commit, and how small they are beside their dumps.
+"""What records of jobs cost, from finished jobs to a durable commit, and how small they are beside their dumps.
 
+A service makes records from its live book a few seconds after the end of jobs; those of sealed jobs are read from their files.
 Every job has its own definition and results, shares its program with a hundred others, and has random run times, digests and
 sizes, which nothing can compress. `--count` jobs have dumps of 2 to 100 kB each; `--full` makes a hundred thousand.
 """
@@ -24,13 +25,16 @@ from bench.figures import Figures
 from bench.work import Work, batches
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.records.folder import FolderRecords
-from pilotage.provenance.assembly import assemble
+from pilotage.model.settings.settings import ProvenanceSettings
+from pilotage.service.journal.recording import RecordKeeping
 from pilotage.service.journal.writer import BatchCommitter
 
-COUNT = 4000
+COUNT, SEALED = 4000, 1000
 FULL = 100_000
 AT_ONCE = 100
-"""Jobs that are sealed before their records are committed together."""
+"""Jobs that end, and may be sealed, before their records are committed together."""
+SAMPLED = 3
+"""Jobs of those whose dumps are compressed one by one, for comparison."""
 SMALLEST, LARGEST = 2_000, 100_000
 _PACKAGE_BYTES = 1_150  # of the three events of a package, in a dump
 
@@ -73,8 +77,8 @@ class Varied(Work):
         return self._chance.randbytes(20_000)
 
 
-def make_jobs(book: SqliteJournal, count: int) -> Iterator[str]:
-    """Register and finish jobs, and seal them."""
+def make_jobs(book: SqliteJournal, count: int, *, sealed: bool) -> Iterator[str]:
+    """Register and finish jobs, and perhaps seal them."""
     work, keeper = Varied(11), BatchCommitter(book, clock=WallClock())
     program = ""
     for number in range(count):
@@ -86,39 +90,37 @@ def make_jobs(book: SqliteJournal, count: int) -> Iterator[str]:
         for body in batches(iter(events)):
             if keeper.take_batch(body).refused:
                 raise SystemExit("an event was refused")
-        book.seal(job)
+        if sealed:
+            book.seal(job)
         yield job
 
 
-def measure(count: int, folder: Path) -> dict[str, float]:
-    """Make jobs, then their records; sizes in bytes, times in CPU seconds."""
-    book, store = SqliteJournal(folder / "book"), FolderRecords(folder / "records")
+def measure(count: int, folder: Path, *, sealed: bool) -> dict[str, float]:
+    """Make jobs, then their records as a service does; sizes in bytes, times in CPU seconds."""
+    book = SqliteJournal(folder / "book", durable=False)  # records are
+    keeping = RecordKeeping(
+        book,
+        settings=ProvenanceSettings(),
+        open_store=lambda *, writes: FolderRecords(folder / "records", writes=writes),
+        clock=WallClock(),
+    )
     dumps = zipped = cpu = wall = 0.0
-
-    def add_part(kind: str, content: bytes) -> str:
-        return store.add_parts([(kind, content)])[0]
-
-    jobs = make_jobs(book, count)
+    jobs = make_jobs(book, count, sealed=sealed)
     done = 0
     while some := list(islice(jobs, AT_ONCE)):
         begun, used = time.perf_counter(), time.process_time()
-        records = []
-        for job in some:
-            row = book.job(job)
-            assert row is not None
-            records.append(
-                assemble(row, book.dump(job), add_part=add_part, nodes=lambda _: (), made_at=1.0, revision=1)
-            )
-        store.commit(records)
+        again = keeping.record_all(some)
         wall, cpu = wall + time.perf_counter() - begun, cpu + time.process_time() - used
-        for job in some[:10]:
+        if again or not all(map(keeping.store().revisions, some)):
+            raise SystemExit("a record could not be made")
+        for job in some[:SAMPLED]:
             text = b"".join(book.dump(job))
             dumps, zipped = dumps + len(text), zipped + len(gzip.compress(text))
         done += len(some)
     dumped = sum(len(b"".join(book.dump(f"job-{n:07}"))) for n in range(0, count, max(1, count // 500)))
     average = dumped / len(range(0, count, max(1, count // 500)))
     stored = sum(each.stat().st_size for each in (folder / "records").rglob("*") if each.is_file())
-    store.close()
+    keeping.close()
     book.close()
     return {
         "records": done,
@@ -134,14 +136,18 @@ def main() -> None:
     """Measure, and print figures beside their bounds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--sealed", type=int, default=SEALED, help="further jobs, which are sealed")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--indexed", type=int, default=record_index.COUNT, help="records of the index that is searched")
     given = parser.parse_args()
     figures = Figures()
     with tempfile.TemporaryDirectory() as name:
-        found = measure(FULL if given.full else given.count, Path(name))
+        found = measure(FULL if given.full else given.count, Path(name), sealed=False)
+    with tempfile.TemporaryDirectory() as name:
+        of_sealed = measure(given.sealed, Path(name), sealed=True)
     print(f"records of {found['records']:,.0f} jobs, dumps of {found['dump_bytes']:,.0f} bytes on average")
     figures.show("records committed", found["per_core_second"], "a CPU second", at_least=500)
+    figures.show("the same of sealed jobs", of_sealed["per_core_second"], "a CPU second", at_least=500)
     figures.show("smaller than their dumps", found["times_smaller"], "times", at_least=10)
     figures.show("as gzip makes each dump", found["gzip_times_smaller"], "times", at_least=1)
     with tempfile.TemporaryDirectory() as name:

@@ -105,6 +105,29 @@ def test_a_job_is_run_again_elsewhere_from_its_record_alone_and_from_a_crate(tmp
         assert (again.folder / "from-crate" / "all.txt").read_bytes() == made["all.txt"]
 
 
+def test_what_differs_is_told_before_the_run_and_after_it_and_the_settings_here_name_the_variables(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "first").mkdir()
+    with place_in(tmp_path / "first") as place:
+        (place.folder / "pilotage.toml").write_text('[provenance]\nvariables = ["LANG", "KEPT"]\n')
+        place.environment |= {"LANG": "C", "KEPT": "a"}
+        place.document("pilotage: 1\njob: one\nstages: [{shell: 'echo 1', stdout: one.txt}]\n")
+        job = run(place, "pilotage.yaml")
+        place.run("serve", "--stop")
+        place.environment["LANG"] = "C.UTF-8"
+        told = place.run("provenance", "rerun", job, "--here", "--in", "again").stdout
+        assert "  this computer is not as recorded\n    variable LANG: C → C.UTF-8\n" in told
+        assert "environment is not the same\n  variable LANG: C → C.UTF-8\n" in told  # told by the node
+        del place.environment["KEPT"]
+        place.environment["LANG"] = "C"
+        told = place.told("provenance", "rerun", job, "--in", "unset")
+        assert [(each["what"], each["after"]) for each in told["expected"]["environment"]] == [("variable KEPT", None)]
+        assert (told["expected"]["sites"], told["expected"]["nodes"]) == (["local"], 1)
+        place.environment["KEPT"] = "a"
+        assert "  this computer is as recorded\n" in place.run("provenance", "rerun", job, "--in", "same").stdout
+
+
 class Recorded:
     """A folder with jobs that are recorded."""
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pilotage.book.query import QueryError, QueryTooBroad
+from pilotage.book.query import Operator, QueryError, QueryTooBroad
 from pilotage.model.records import RecordNode
 from pilotage.ports.record_index import (
-    Comparison,
     IndexedAttributes,
     IndexQuery,
     UnknownAttribute,
@@ -57,15 +56,15 @@ def conditions(draw: st.DrawFn) -> str:
     kind = ATTRIBUTES[name].kind if name in ATTRIBUTES else "text"
     if name in FAMILIES:
         name += quoted(draw(texts.filter(bool)))
-    operator = draw(st.sampled_from(list(Comparison)))
-    if operator in (Comparison.EXISTS, Comparison.NOT_EXISTS):
+    operator = draw(st.sampled_from(list(Operator)))
+    if operator in (Operator.EXISTS, Operator.NOT_EXISTS):
         return f"{name} {operator}"
     values = {"text": texts.map(quoted), "number": numbers, "time": times}[kind]
     if operator.orders and kind == "text":
         values = st.one_of(numbers, times)
-    if operator in (Comparison.IN, Comparison.NOT_IN):
+    if operator in (Operator.IN, Operator.NOT_IN):
         return f"{name} {operator} ({', '.join(draw(st.lists(values, min_size=1, max_size=3)))})"
-    if operator is Comparison.WITHIN:
+    if operator is Operator.WITHIN:
         return f"{name} within {draw(values)}..{draw(values)}"
     return f"{name} {operator} {draw(values)}"
 
@@ -147,7 +146,7 @@ def test_what_is_no_date_is_none(text: str) -> None:
 
 def values_of(query: str) -> Sequence[Any]:
     [[condition]] = parse(query, now=NOW).clauses
-    return str(condition.comparison), condition.values
+    return str(condition.operator), condition.values
 
 
 def test_a_range_of_days_or_months_has_all_of_its_last_one() -> None:

@@ -2,4 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["assembly", "differences", "exports", "history", "index", "reconstruction", "recorder", "trace"]
+__all__ = [
+    "assembly",
+    "differences",
+    "exports",
+    "history",
+    "index",
+    "reconstruction",
+    "recorder",
+    "script_results",
+    "trace",
+]

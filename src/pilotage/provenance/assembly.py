@@ -24,6 +24,7 @@ from pilotage.model.events.payloads import AccessRule, InputInPlace, NodeDescrib
 from pilotage.model.jobs.submission import CAPTURED, CUSTOM, DEFINITION, FILE, Captured
 from pilotage.model.records import RECORD_VERSION, JobRecord, PartKind, RecordNode, RecordPart
 from pilotage.model.version import VERSION
+from pilotage.ports import DumpParts
 
 NODES_MAX = 1000
 """Nodes that a record describes; the life log names all."""
@@ -35,8 +36,8 @@ LIFE_LOG_BYTES = 4 * 1024 * 1024
 """Size of a part of a life log."""
 
 _CONTENT = re.compile(rb'\{"content":"([0-9a-f]{64})","base64":"([A-Za-z0-9+/=]*)"\}\n')
-_NODE = re.compile(rb'"node":("(?:[^"\\]|\\.)*")')
-_SITE = re.compile(rb'"site":("(?:[^"\\]|\\.)*")')
+_NODE, _SITE = b'"node":"', b'"site":"'
+_REST = re.compile(rb'(?:[^"\\]|\\.)*"')  # of a text, up to its end
 _MANIFEST, _DESCRIBED = b'"manifest":[', b'"type":"InputsDescribed"'
 _NODE_DESCRIBED = b'"type":"NodeDescribed"'
 _EVENT, _END = b'{"event":', b'{"end":'
@@ -93,10 +94,10 @@ AddPart = Callable[[str, bytes], str]
 
 def assemble(
     row: JobRow,
-    lines: Iterable[bytes],
+    dump: Iterable[bytes] | DumpParts,
     *,
     add_part: AddPart,
-    nodes: Callable[[Iterable[str]], Iterable[NodeRow]],
+    nodes: Callable[[Sequence[str]], Iterable[NodeRow]],
     sites: Callable[[str], bytes | None] = lambda _: None,
     extras: Iterable[Extra] = (),
     read_file: ReadFile | None = None,
@@ -108,22 +109,27 @@ def assemble(
 ) -> JobRecord:
     """The record of a job that is over, from its row and its dump; `nodes` describes computers by name, `sites` the sites.
 
+    The lines of a dump are checked against its last line; the parts of one come from the book itself.
     Inputs and outputs that `read_file` gives are kept, up to a total size. `cuts` are the sizes of the parts of an earlier life log: cut in the same places, the new one shares them.
     `ended_as` is the state in which the job ended, if it was cleared since. Raises `NotADump`; parts that were added by then belong to no record.
     """
-    dump = _Dump(row.job, add_part, cuts)
-    for line in lines:
-        dump.take(line)
-    dump.finish()
-    kinds = _kinds(row, dump.read_content)
-    parts = list(dump.life_log)
-    for sha256, content in dump.contents.items():
+    taken = _Dump(row.job, add_part, cuts)
+    if isinstance(dump, DumpParts):
+        taken.take_parts(dump, files=read_file is not None)
+    else:
+        for line in dump:
+            taken.take(line)
+        taken.finish()
+    kinds = _kinds(row, taken.read_content)
+    parts = list(taken.life_log)
+    for sha256, content in taken.contents.items():
         for kind, name in kinds.get(sha256, [("list", sha256[:12])]):
-            add_part(kind, content)
+            if add_part(kind, content) != sha256:
+                raise taken.fault("a content does not match its digest")
             parts.append(RecordPart(kind=kind, name=name, sha256=sha256, size_bytes=len(content)))
-    described = ((site, sites(site)) for site in sorted(dump.sites))
+    described = ((site, sites(site)) for site in sorted(taken.sites))
     configured = [Extra("environment", f"sites/{site}.json", told) for site, told in described if told is not None]
-    for extra in chain(configured, extras, _files(dump, read_file)):
+    for extra in chain(configured, extras, _files(taken, read_file)):
         sha256 = add_part(extra.kind, extra.content)
         parts.append(RecordPart(kind=extra.kind, name=extra.name, sha256=sha256, size_bytes=len(extra.content)))
     return JobRecord(
@@ -141,8 +147,8 @@ def assemble(
         ended_at=row.entered_at,
         access=msgspec.json.decode(row.access, type=tuple[AccessRule, ...]),
         tags=tags_of(read_tags(row.tags)),
-        sites=tuple(sorted(dump.sites)),
-        nodes=tuple(_node(each, dump.software) for each in nodes(sorted(dump.nodes)[:NODES_MAX])),
+        sites=tuple(sorted(taken.sites)),
+        nodes=tuple(_node(each, taken.software) for each in nodes(sorted(taken.nodes)[:NODES_MAX])),
         parts=tuple(parts),
     )
 
@@ -212,7 +218,7 @@ class _Dump:
         self._add_part = add_part
         self._cuts = list(reversed(cuts))
         self._hashed = hashlib.sha256()
-        self._lines: list[bytes] = []
+        self._pieces: list[bytes] = []  # each of whole lines
         self._bytes = 0
         self._events = -1  # without the first line
         self._end: _End | None = None
@@ -220,7 +226,7 @@ class _Dump:
     def take(self, line: bytes) -> None:
         """Take the next line."""
         if self._end is not None:
-            raise self._fault("there are more lines after the last one")
+            raise self.fault("there are more lines after the last one")
         if line.startswith(_END):
             self._end = self._decoded(line)
             return
@@ -233,42 +239,66 @@ class _Dump:
         elif _MANIFEST in line or _DESCRIBED in line:
             self._take_files(line)
         self._events += 1
-        self._lines.append(line)
-        self._bytes += len(line)
-        if self._bytes >= (self._cuts[-1] if self._cuts else LIFE_LOG_BYTES):
+        self._add(line)
+
+    def take_parts(self, dump: DumpParts, *, files: bool) -> None:
+        """Take a dump that the book gave in parts; `files` says whether inputs and outputs are asked for later."""
+        self._add(dump.header)
+        self.contents.update(dump.contents)
+        for piece in dump.events:
+            if files and (_MANIFEST in piece or _DESCRIBED in piece):
+                for line in piece.splitlines():
+                    if _MANIFEST in line or _DESCRIBED in line:
+                        self._take_files(line)
+            if self._bytes + len(piece) < self._limit:
+                self._add(piece)
+            else:
+                for line in piece.splitlines(keepends=True):
+                    self._add(line)
+        self._cut()
+
+    @property
+    def _limit(self) -> int:
+        """The size of the part of the life log that is being filled."""
+        return self._cuts[-1] if self._cuts else LIFE_LOG_BYTES
+
+    def _add(self, lines: bytes) -> None:
+        self._pieces.append(lines)
+        self._bytes += len(lines)
+        if self._bytes >= self._limit:
             self._cut()
 
     def _decoded(self, line: bytes) -> _End:
         try:
             return msgspec.json.decode(line, type=_End)
         except msgspec.DecodeError as fault:
-            raise self._fault(f"its last line cannot be read: {fault}") from None
+            raise self.fault(f"its last line cannot be read: {fault}") from None
 
     def _check_header(self, line: bytes) -> None:
         try:
             header: Any = msgspec.json.decode(line)
         except msgspec.DecodeError as fault:
-            raise self._fault(f"its first line cannot be read: {fault}") from None
+            raise self.fault(f"its first line cannot be read: {fault}") from None
         if not isinstance(header, dict) or header.get("job") != self._job:
-            raise self._fault("it is the dump of another job")
+            raise self.fault("it is the dump of another job")
 
     def _take_content(self, line: bytes) -> None:
         found = _CONTENT.fullmatch(line)
         if found is None:
-            raise self._fault("a line is neither an event nor a content")
+            raise self.fault("a line is neither an event nor a content")
         try:
             content = base64.b64decode(found[2], validate=True)
         except binascii.Error as fault:
-            raise self._fault(f"a content cannot be decoded: {fault}") from None
+            raise self.fault(f"a content cannot be decoded: {fault}") from None
         if hashlib.sha256(content).hexdigest() != found[1].decode():
-            raise self._fault("a content does not match its digest")
+            raise self.fault("a content does not match its digest")
         self.contents[found[1].decode()] = content
 
     def _take_files(self, line: bytes) -> None:
         try:
             data = msgspec.json.decode(line, type=_WithFiles).event.data
         except msgspec.DecodeError as fault:
-            raise self._fault(f"an event cannot be read: {fault}") from None
+            raise self.fault(f"an event cannot be read: {fault}") from None
         for made in data.manifest or ():
             self._outputs[made.name] = made
         for read in data.files:
@@ -283,37 +313,39 @@ class _Dump:
             yield "output", made.name, made.size_bytes, made.sha256
 
     def _cut(self) -> None:
-        """End a part of the life log."""
+        """End a part of the life log, unless it is empty."""
+        if not self._pieces:
+            return
         if self._cuts:
             self._cuts.pop()
-        content = b"".join(self._lines)
-        self.sites.update(map(_text, set(_SITE.findall(content))))
-        self.nodes.update(map(_text, set(_NODE.findall(content))))
+        content = b"".join(self._pieces)
+        self.sites.update(_texts_after(_SITE, content))
+        self.nodes.update(_texts_after(_NODE, content))
         if _NODE_DESCRIBED in content:
-            for line in self._lines:
+            for line in content.splitlines():
                 if _NODE_DESCRIBED in line:
                     event = msgspec.json.decode(line, type=_Described).event
                     self.software.setdefault(event.data.node, {}).update(event.data.software)
         sha256 = self._add_part("life-log", content)
         name = f"events-{len(self.life_log) + 1}.jsonl"
         self.life_log.append(RecordPart(kind="life-log", name=name, sha256=sha256, size_bytes=len(content)))
-        self._lines, self._bytes = [], 0
+        self._pieces, self._bytes = [], 0
 
     def finish(self) -> None:
         """The last line was taken."""
         end = self._end
         if end is None:
-            raise self._fault("it is not whole")
+            raise self.fault("it is not whole")
         if (end.contents, end.events, end.sha256) != (len(self.contents), self._events, self._hashed.hexdigest()):
-            raise self._fault("it does not match its last line")
-        if self._lines:
-            self._cut()
+            raise self.fault("it does not match its last line")
+        self._cut()
 
     def read_content(self, sha256: str) -> bytes | None:
         """A content of the dump."""
         return self.contents.get(sha256)
 
-    def _fault(self, what: str) -> NotADump:
+    def fault(self, what: str) -> NotADump:
+        """What is wrong with it."""
         return NotADump(what, subject=f"job {self._job}")
 
 
@@ -340,6 +372,18 @@ def _kinds(row: JobRow, read_content: Callable[[str], bytes | None]) -> dict[str
         elif sha256 not in found:
             found[sha256] = [("file", name)]
     return found
+
+
+def _texts_after(key: bytes, content: bytes) -> set[str]:
+    """The texts that follow a key with a quotation mark, in lines of JSON."""
+    found: set[bytes] = set()
+    for rest in content.split(key)[1:]:
+        text = rest[: rest.find(b'"') + 1]
+        if b"\\" in text:  # the quotation mark may be escaped
+            whole = _REST.match(rest)
+            text = whole[0] if whole is not None else b""
+        found.add(text)
+    return {_text(b'"' + each) for each in found if each}
 
 
 def _texts(encoded: str) -> dict[str, str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any, Literal
 
 import msgspec
 
 from pilotage.model.jobs.definition import Comparison
+from pilotage.model.records import JobRecord, RecordNode
 from pilotage.provenance.compare import compare, comparison_for
 from pilotage.provenance.history import FileUse, History
 
 OutputVerdict = Literal["identical", "equal", "different", "missing", "new", "unknown"]
 """`missing` and `new`: only one of the runs made it; `unknown`: its content cannot be compared."""
 SAME: tuple[OutputVerdict, ...] = ("identical", "equal")
+_VARIABLE = "variable "
 NOT_KEPT = "the bytes differ, and the content of the {run} run is not there to compare as declared"
 
 ReadOutput = Callable[[FileUse], bytes | None]
@@ -195,8 +197,16 @@ def software_of(history: History) -> dict[str, str]:
 
 def environment_of(history: History) -> dict[str, str]:
     """The computers on which attempts ran: their names, their systems, and the variables that are kept of them."""
+    found = _environment(history.nodes)
+    for part in history.record.parts:
+        if part.kind == "environment":  # of a site: its configuration, and the version of its batch system
+            found[part.name] = {f"sha256 {part.sha256[:12]}"}
+    return _joined(found)
+
+
+def _environment(nodes: Iterable[RecordNode]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for node in history.nodes:
+    for node in nodes:
         about = {
             "node": node.node,
             "site": node.site,
@@ -207,14 +217,44 @@ def environment_of(history: History) -> dict[str, str]:
             "cores": str(node.cores or ""),
             "memory_bytes": str(node.memory_bytes or ""),
         }
-        about.update((f"variable {name}", value) for name, value in node.environment.items())
+        about.update((f"{_VARIABLE}{name}", value) for name, value in node.environment.items())
         for name, value in about.items():
             if value:
                 found.setdefault(name, set()).add(value)
-    for part in history.record.parts:
-        if part.kind == "environment":  # of a site: its configuration, and the version of its batch system
-            found[part.name] = {f"sha256 {part.sha256[:12]}"}
-    return _joined(found)
+    return found
+
+
+def expected_differences(
+    record: JobRecord, nodes: Collection[RecordNode], *, unset: Container[str] = (), made_by: str
+) -> tuple[tuple[Difference, ...], tuple[Difference, ...]]:
+    """What is known to be another software or environment before a run: each recorded value that none of these nodes has.
+
+    What the nodes do not tell is not compared; `unset` are variables that are known to be unset there. `made_by` is the version of
+    pilotage that would make the new record.
+    """
+    software = ({"pilotage": {record.made_by}} if record.made_by else {}, {"pilotage": {made_by}})
+    for found, described in zip(software, (record.nodes, nodes), strict=True):
+        for node in described:
+            for name, version in node.software.items():
+                found.setdefault(name, set()).add(version)
+    before, after = _environment(record.nodes), _environment(nodes)
+    missing = {name for name in before if name.startswith(_VARIABLE) and name.removeprefix(_VARIABLE) in unset}
+    return (
+        _not_among(*software, names=software[0].keys() & software[1].keys()),
+        _not_among(before, after, names=(before.keys() & after.keys()) | missing),
+    )
+
+
+def _not_among(
+    before: Mapping[str, set[str]], after: Mapping[str, set[str]], *, names: Iterable[str]
+) -> tuple[Difference, ...]:
+    """Differences of those names whose values were other ones than there are now."""
+    joined = _joined(before), _joined(after)
+    return tuple(
+        Difference(what=name, before=joined[0][name], after=joined[1].get(name))
+        for name in sorted(names)
+        if not before[name] <= after.get(name, set())
+    )
 
 
 def _joined(found: Mapping[str, set[str]]) -> dict[str, str]:

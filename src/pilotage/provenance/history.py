@@ -21,7 +21,7 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.lists import targets_of
 from pilotage.language.expansion.packages import SHELL, ConcreteBinary, ConcretePackage
 from pilotage.language.named_files import shell_words
-from pilotage.language.package_inputs import concrete, left_out_names, open_patterns, staged_names
+from pilotage.language.package_inputs import concrete, is_brought, left_out_names, open_patterns, staged_names
 from pilotage.language.recorded_jobs import RecordedJob, recall_job
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
@@ -448,14 +448,14 @@ class _Opened:
         made = {file.name: (maker, file) for maker in granted for file in self._manifest(maker) or ()}
         inside = open_patterns(package, block)
         locators = {
-            name: given.locator
+            name: locator
             for binary in package.binaries
             for given in binary.inputs
-            for name in given.names
-            if given.locator
+            for name, locator in zip(given.names, given.locators, strict=False)
         }
+        brought = [n for binary in package.binaries for g in binary.inputs if is_brought(g.declared) for n in g.names]
         found: dict[str, FileUse] = {}
-        for name in (*staged_names(package), *self._programs(package)):
+        for name in (*staged_names(package), *brought, *self._programs(package)):
             if name in found or any(matches(pattern, name) for pattern in inside):
                 continue
             if name in made:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from pilotage.book.query.conditions import Query
-from pilotage.book.rows.rows import JobRow, NodeRow
+from pilotage.book.rows.rows import JobRow
 from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.records import JobRecord
 from pilotage.model.states import FINAL_NAMES, State
@@ -62,38 +62,50 @@ class Recorder:
         sites: Callable[[str], bytes | None] = lambda _: None,
     ) -> JobRecord | None:
         """Make the record of a job that is over, durable on return, unless it is current; None if the job is not over."""
+        position = self._journal.position()
         row = self._journal.job(job)
         if row is None or row.place == "purged" or row.state not in FINAL_NAMES:
             return None
-        last = self._store.record(job)
-        if last is not None and _has_all(last, row, self._journal):
-            return last
-        is_own = last is not None and last.book_position > 0
-        position = self._journal.position()  # before the events are read: one that comes meanwhile is not claimed
-        made = assemble(
-            row,
-            self._journal.dump(job),
-            add_part=lambda kind, content: self._store.add_parts([(kind, content)])[0],
-            nodes=self._nodes,
-            sites=sites,
-            extras=() if logs is None else log_parts(logs.read_job(job)),
-            read_file=read_file,
-            made_at=self._now(),
-            revision=last.revision + 1 if last is not None else 1,
-            book_position=position,
-            ended_as=last.state if last is not None and is_own and row.state == State.CLEARED.value else "",
-            cuts=()
-            if last is None or not is_own
-            else [part.size_bytes for part in last.parts if part.kind == "life-log"],
-        )
+        made = self.assembled(row, position, logs=logs, read_file=read_file, sites=sites)
+        if made is None:
+            return self._store.record(job)
         self._store.commit([made])
         return made
 
-    def _nodes(self, names: Iterable[str]) -> Iterator[NodeRow]:
-        for name in names:
-            row = self._journal.node(name)
-            if row is not None:
-                yield row
+    def assembled(
+        self,
+        row: JobRow,
+        position: int,
+        *,
+        logs: AttemptLogs | None = None,
+        read_file: ReadFile | None = None,
+        sites: Callable[[str], bytes | None] = lambda _: None,
+    ) -> JobRecord | None:
+        """The record of a job that is over, its parts stored, to be committed; None if the stored one is current.
+
+        `position` is that of the book before the row was read: an event that came meanwhile is not claimed.
+        """
+        last = self._store.record(row.job)
+        if last is not None and _has_all(last, row, self._journal):
+            return None
+        is_own = last is not None and last.book_position > 0
+        with self._journal.dump_parts(row) as dump:
+            return assemble(
+                row,
+                dump,
+                add_part=lambda kind, content: self._store.add_parts([(kind, content)])[0],
+                nodes=self._journal.nodes_named,
+                sites=sites,
+                extras=() if logs is None else log_parts(logs.read_job(row.job)),
+                read_file=read_file,
+                made_at=self._now(),
+                revision=last.revision + 1 if last is not None else 1,
+                book_position=position,
+                ended_as=last.state if last is not None and is_own and row.state == State.CLEARED.value else "",
+                cuts=()
+                if last is None or not is_own
+                else [part.size_bytes for part in last.parts if part.kind == "life-log"],
+            )
 
 
 def log_parts(logs: Iterable[LogText]) -> Iterator[Extra]:

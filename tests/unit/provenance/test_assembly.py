@@ -16,6 +16,7 @@ from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.rows.rows import NodeRow
 from pilotage.model.events.payloads import AttemptStarted, NodeDescribed, Tagged
 from pilotage.model.jobs.submission import Captured, Origin
+from pilotage.ports import DumpParts
 from pilotage.provenance import assembly
 from pilotage.provenance.assembly import Extra, NotADump, assemble, dump_of
 from tests.kit.events import Stream, a_short_job, cut, delivered, random_history
@@ -48,6 +49,8 @@ def test_the_dump_of_a_record_is_the_one_it_was_made_from(tmp_path_factory: pyte
             assert row is not None
             lines = list(book.dump(job))
             made = assemble(row, lines, add_part=add_to(store), nodes=nobody, made_at=5.0, revision=1)
+            with book.dump_parts(row) as parts:
+                assert assemble(row, parts, add_part=digest_of, nodes=nobody, made_at=5.0, revision=1) == made
             store.commit([made])
             found = store.record(job)
             assert found == made
@@ -71,6 +74,10 @@ def test_a_later_revision_of_a_long_job_shares_what_has_not_changed(
             assert row is not None
             lines = list(book.dump("j1"))
             made.append(assemble(row, lines, add_part=add_to(store), nodes=nobody, made_at=5.0, revision=revision))
+            with book.dump_parts(row) as parts:
+                assert (
+                    assemble(row, parts, add_part=digest_of, nodes=nobody, made_at=5.0, revision=revision) == made[-1]
+                )
             store.commit(made[-1:])
             assert list(dump_of(made[-1], store.content)) == lines
             keep(book, [by.event(Tagged(name="group", value="A"), job="j1")])
@@ -129,6 +136,52 @@ def test_a_record_says_what_each_content_is_where_it_ran_and_how_it_is_tagged(
     assert (made.nodes[0].software, made.nodes[0].cpu_model) == ({"root": "6.30", "tool": "2.0"}, "Xeon")
     assert [("environment", f"sites/{site}.json") in parts for site in made.sites] == [True] * len(made.sites)
     assert made.sites
+
+
+def test_a_record_of_a_sealed_job_is_that_of_the_live_one(tmp_path: Path) -> None:
+    made = []
+    with opened(tmp_path / "book") as book:
+        keep(book, a_short_job(packages=3, stream=Stream("service", "core")))
+        for _ in range(2):
+            row = book.job("j1")
+            assert row is not None
+            with book.dump_parts(row) as parts:
+                made.append(assemble(row, parts, add_part=digest_of, nodes=nobody, made_at=5.0, revision=1))
+            book.seal("j1")
+    assert made[0] == made[1]
+
+
+def test_a_content_of_the_book_that_does_not_match_its_digest_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "book") as book:
+        keep(book, a_short_job(stream=Stream("service", "core")))
+        row = book.job("j1")
+        assert row is not None
+        with book.dump_parts(row) as parts:
+            wrong = parts._replace(contents=iter([("0" * 64, b"another content")]))
+            with pytest.raises(NotADump, match="does not match its digest"):
+                assemble(row, wrong, add_part=digest_of, nodes=nobody, made_at=5.0, revision=1)
+
+
+@pytest.mark.parametrize("name", ["n17", 'n"17', "n\\17", "n\\\\", "nœud", "", 'n"', "a\\n"])
+def test_nodes_of_any_name_are_found(tmp_path: Path, name: str) -> None:
+    asked: list[str] = []
+    by = Stream("service", "core")
+
+    def described(names: Iterable[str]) -> list[NodeRow]:
+        asked.extend(names)
+        return []
+
+    header, line = (
+        b'{"format":"pilotage-job"}\n',
+        msgspec.json.encode({"event": {"data": {"node": name, "x": 1}}}) + b"\n",
+    )
+    with opened(tmp_path / "book") as book:
+        keep(book, a_short_job(stream=by))
+        row = book.job("j1")
+    assert row is not None
+    parts = DumpParts(header, iter(()), iter([line + line, line]))
+    assemble(row, parts, add_part=digest_of, nodes=described, made_at=5.0, revision=1)
+    assert asked == [name]
 
 
 def test_what_is_no_dump_of_the_job_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -91,7 +91,7 @@ def test_a_record_has_the_attributes_of_its_job_its_tags_its_files_and_its_nodes
     facts = LifeLogFacts(
         activities=("counting", ""), software=("gate@9", "gate"), packages=2, attempts=3, exit_codes=("SUCCESS", ""),
         consumed=(FileFact(name="in.dat"), FileFact(name="run.sh", sha256="e" * 64)),
-        produced=(FileFact(name="out.dat", sha256="f" * 64),),
+        produced=(FileFact(name="out.dat", sha256="f" * 64),), script_values=(("fit.chi2", "1.5"), ("fit.chi2", "2")),
     )  # fmt: skip
     notes = [note("j1", "group", "C", at=2.0), note("j1", "group", "B", at=1.0)]
     upload = Annotation(job="j1", name="scan", at=5.0, author="ada", part=parts[2])
@@ -101,6 +101,7 @@ def test_a_record_has_the_attributes_of_its_job_its_tags_its_files_and_its_nodes
         "consumed": ("in.dat", "run.sh"),
         "consumed.sha256": ("e" * 64,),
         "custom": ("figures.json", "scan"),
+        "custom.fit.chi2": ("1.5", "2"),
         "definition": ("d" * 64,),
         "ended": (200.0,),
         "exit_code": ("SUCCESS",),

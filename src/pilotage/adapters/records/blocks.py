@@ -11,6 +11,7 @@ a content that they have stored.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,8 @@ _COPY_BYTES = len(PACK_MAGIC) + KEY_BYTES + 8
 PACK_HEAD_BYTES = _COPIES * _COPY_BYTES
 """Where the first block of a pack begins."""
 LEVEL = 9
+LIFE_LOG_LEVEL = 1
+"""Events repeat long texts, and differ in digits and digests: the short matches that other levels find make them larger."""
 _LENGTHS = struct.Struct("<IQ")
 _HEAD_BYTES = len(MAGIC) + _LENGTHS.size
 _DIGEST_BYTES = 16
@@ -55,12 +58,19 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Block(NamedTuple):
-    """A block in a pack: where it begins and ends, where its payload is, and its header."""
+    """A block of a pack that was read and verified: where it begins and ends, its header, and its payload."""
 
     offset: int
     end: int
-    payload_offset: int
-    payload_bytes: int
+    header: Header
+    payload: bytes
+
+
+class BlockHead(NamedTuple):
+    """The beginning of a block: where it begins, where it should end, and its header. Nothing of it is verified."""
+
+    offset: int
+    end: int
     header: Header
 
 
@@ -113,11 +123,18 @@ class Compression:
         with extra("provenance", purpose="to store records of jobs"):
             import zstandard
         self._zstd = zstandard
-        self._compressors: dict[bytes, zstandard.ZstdCompressor] = {b"": self._compressor(None)}
+        self._compressors: dict[tuple[bytes, int], zstandard.ZstdCompressor] = {}
+        self._add_compressors(b"", None)
         self._decompressors: dict[bytes, zstandard.ZstdDecompressor] = {b"": zstandard.ZstdDecompressor()}
 
-    def _compressor(self, dictionary: zstandard.ZstdCompressionDict | None) -> zstandard.ZstdCompressor:
-        return self._zstd.ZstdCompressor(level=LEVEL, dict_data=dictionary, write_dict_id=False)
+    def _add_compressors(self, sha256: bytes, content: bytes | None) -> None:
+        for level in (LEVEL, LIFE_LOG_LEVEL):
+            dictionary = None
+            if content is not None:
+                dictionary = self._zstd.ZstdCompressionDict(content)
+                dictionary.precompute_compress(level=level)
+            made = self._zstd.ZstdCompressor(level=level, dict_data=dictionary, write_dict_id=False)
+            self._compressors[sha256, level] = made
 
     def knows(self, dictionary: bytes) -> bool:
         """Whether a dictionary was added."""
@@ -127,10 +144,9 @@ class Compression:
         """Use a dictionary from now on for what names it; its digest."""
         sha256 = hashlib.sha256(content).digest()
         if sha256 not in self._decompressors:
-            made = self._zstd.ZstdCompressionDict(content)
-            made.precompute_compress(level=LEVEL)
-            self._compressors[sha256] = self._compressor(made)
-            self._decompressors[sha256] = self._zstd.ZstdDecompressor(dict_data=made)
+            self._add_compressors(sha256, content)
+            dictionary = self._zstd.ZstdCompressionDict(content)
+            self._decompressors[sha256] = self._zstd.ZstdDecompressor(dict_data=dictionary)
         return sha256
 
     def train(self, samples: Sequence[bytes], *, size_bytes: int) -> bytes | None:
@@ -140,9 +156,9 @@ class Compression:
         except self._zstd.ZstdError:
             return None
 
-    def compress(self, content: bytes, dictionary: bytes) -> bytes:
+    def compress(self, content: bytes, dictionary: bytes, *, level: int = LEVEL) -> bytes:
         """The payload of a block."""
-        return self._compressors[dictionary].compress(content)
+        return self._compressors[dictionary, level].compress(content)
 
     def expand(self, payload: bytes, header: Header) -> bytes:
         """The content of a block. Raises `ValueError` where it is damaged."""
@@ -182,7 +198,23 @@ def scan(pack: IO[bytes], *, offset: int, key: bytes) -> Iterator[Block | Torn]:
             yield Torn(offset, "its digest does not match")
             return
         end = offset + _HEAD_BYTES + header_bytes + payload_bytes + _DIGEST_BYTES
-        yield Block(offset, end, offset + _HEAD_BYTES + header_bytes, payload_bytes, _decode(header))
+        yield Block(offset, end, _decode(header), payload)
+        offset = end
+
+
+def block_heads(pack: IO[bytes]) -> Iterator[BlockHead]:
+    """The beginnings of all blocks of a pack, without reading their payloads. Raises `ValueError` where none begins."""
+    size_bytes, offset = pack.seek(0, os.SEEK_END), PACK_HEAD_BYTES
+    while offset < size_bytes:
+        pack.seek(offset)
+        head = pack.read(_HEAD_BYTES)
+        if len(head) < _HEAD_BYTES or not head.startswith(MAGIC):
+            raise ValueError(f"no block begins at {offset}")
+        header_bytes, payload_bytes = _LENGTHS.unpack_from(head, len(MAGIC))
+        end = offset + _HEAD_BYTES + header_bytes + payload_bytes + _DIGEST_BYTES
+        if end > size_bytes:
+            raise ValueError(f"the block at {offset} is longer than the pack")
+        yield BlockHead(offset, end, _decode(pack.read(header_bytes)))
         offset = end
 
 

@@ -172,15 +172,41 @@ class Catalogue:
         )
         return (sha256 for (sha256,) in rows)
 
-    def add_block(self, pack: int, offset: int, end: int, parts: Iterable[tuple[bytes, int, int, int]]) -> None:
+    def parts_at(self, pack: int, offset: int) -> Iterator[bytes]:
+        """The parts that are in a block."""
+        rows = self._rows(
+            "SELECT sha256 FROM parts WHERE block IN (SELECT block FROM blocks WHERE pack = ? AND offset = ?)",
+            (pack, offset),
+            bytes,
+        )
+        return (sha256 for (sha256,) in rows)
+
+    def is_emptied(self, pack: int, start: int, end: float) -> bool:
+        """Whether blocks are catalogued between two offsets of a pack, and all their parts are elsewhere by now."""
+        blocks = "SELECT block FROM blocks WHERE pack = ? AND offset >= ? AND offset < ?"
+        where = (pack, start, end)
+        if next(self._rows(f"{blocks} LIMIT 1", where, int), None) is None:
+            return False
+        return next(self._rows(f"SELECT 1 FROM parts WHERE block IN ({blocks}) LIMIT 1", where, int), None) is None
+
+    def add_block(
+        self,
+        pack: int,
+        offset: int,
+        end: int,
+        parts: Iterable[tuple[bytes, int, int, int]],
+        *,
+        damaged: Collection[bytes] = (),
+    ) -> None:
         """Catalogue a block with its parts (digest, start, size, position).
 
-        A part that is elsewhere already stays there. What has a position counts where it was written last: a record may have been
-        deleted, and come again.
+        A part that is elsewhere already stays there, unless it is damaged there. What has a position counts where it was written
+        last: a record may have been deleted, and come again.
         """
         block = self._execute("INSERT INTO blocks (pack, offset) VALUES (?, ?)", (pack, offset)).lastrowid
         for sha256, start, size, position in parts:
-            again = "UPDATE SET block = excluded.block, start = excluded.start" if position else "NOTHING"
+            moves = position or sha256 in damaged
+            again = "UPDATE SET block = excluded.block, start = excluded.start" if moves else "NOTHING"
             self._execute(
                 f"INSERT INTO parts VALUES (?, ?, ?, ?) ON CONFLICT (sha256) DO {again}", (sha256, block, start, size)
             )
@@ -308,6 +334,11 @@ class Catalogue:
             str,
         )
         return [job for (job,) in rows]
+
+    def last_heard(self) -> float | None:
+        """When the last event was received that a record has; None without records."""
+        [(at,)] = self._rows("SELECT max(heard_at) FROM records", (), _PERHAPS_NUMBER)
+        return None if at is None else float(at)
 
     def unheard_since(self, before: float) -> list[str]:
         """The jobs whose records have no later event."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pilotage.adapters.records.blocks import Block, Torn
 from pilotage.adapters.records.catalogue import Catalogue, Place, is_damage
@@ -34,8 +34,14 @@ _LOST = "it is missing or damaged"
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
-def find_damage(packs_folder: Path, catalogue_file: Path) -> Iterator[Damage]:
-    """Read everything, and name each damaged or missing part, and whatever the catalogue has wrong."""
+def find_damage(
+    packs_folder: Path, catalogue_file: Path, *, on_lost: Callable[[Collection[bytes]], None] = lambda _: None
+) -> Iterator[Damage]:
+    """Read everything, and name each damaged or missing part, and whatever the catalogue has wrong.
+
+    `on_lost` gets the digests of all parts whose catalogued copy cannot be read. A damaged block whose parts were all stored anew
+    is nobody's loss, and is not named.
+    """
     with closing(Catalogue(None, writes=True)) as made, closing(_Check(packs_folder, made)) as check:
         try:
             stored = Catalogue(catalogue_file, writes=False)
@@ -48,6 +54,7 @@ def find_damage(packs_folder: Path, catalogue_file: Path) -> Iterator[Damage]:
             return
         with closing(stored):
             yield from check.compared_with(stored, catalogue_file)
+            on_lost(check.lost)
 
 
 class _Range(NamedTuple):
@@ -71,6 +78,7 @@ class _Check:
         self._unreadable: list[_Range] = []
         self._beyond: list[Damage] = []  # faults behind the last block that is catalogued
         self._lacking: set[int] = set()  # positions of records whose parts are not all there
+        self.lost: set[bytes] = set()  # parts whose catalogued copy cannot be read
 
     def close(self) -> None:
         """Close the packs."""
@@ -87,13 +95,18 @@ class _Check:
 
     # --- the packs ---
 
-    def read_packs(self, last_blocks: dict[int, int] | None) -> Iterator[Damage]:
-        """Read all packs, and catalogue them as far as the last block of each that is catalogued; all of them for None."""
+    def read_packs(self, last_blocks: dict[int, int] | None, stored: Catalogue | None = None) -> Iterator[Damage]:
+        """Read all packs, and catalogue them as far as the last block of each that is catalogued; all of them for None.
+
+        A damaged block that the catalogue knows to be emptied is not named.
+        """
         early: list[Named] = []
         with self._made.transaction():
             for pack in self._packs.numbers():
                 last = None if last_blocks is None else last_blocks.get(pack, -1)
-                yield from self._read_pack(pack, last, early)
+                for damage, unreadable in self._read_pack(pack, last, early):
+                    if stored is None or not stored.is_emptied(*unreadable):
+                        yield damage
             lost: dict[bytes, set[str]] = {}
             for each in early:
                 absent = add_early(self._made, each, self._content(each.sha256))
@@ -104,10 +117,10 @@ class _Check:
         for sha256, jobs in lost.items():
             yield Damage(place="packs", what=_LOST, sha256=sha256.hex(), jobs=tuple(sorted(jobs)))
 
-    def _read_pack(self, pack: int, last: int | None, early: list[Named]) -> Iterator[Damage]:
+    def _read_pack(self, pack: int, last: int | None, early: list[Named]) -> Iterator[tuple[Damage, _Range]]:
         with self._packs.path(pack).open("rb") as file:
             for block in whole_blocks(file, 0):
-                items, what = self._items(file, block)
+                items, what = self._items(block)
                 if not what:
                     if isinstance(block, Block) and (last is None or block.offset <= last):
                         early += add_block(self._made, pack, block, items)
@@ -119,14 +132,14 @@ class _Check:
                     continue
                 end = block.end if isinstance(block, Block) else block.following
                 self._unreadable.append(_Range(pack, block.offset, float("inf") if end is None else end))
-                yield damage
+                yield damage, self._unreadable[-1]
 
-    def _items(self, file: IO[bytes], block: Block | Torn) -> tuple[list[Item], str]:
+    def _items(self, block: Block | Torn) -> tuple[list[Item], str]:
         """The parts of a block, or what is wrong with it."""
         if isinstance(block, Torn):
             return [], block.what
         try:
-            items = self._packs.items(file, block)
+            items = self._packs.items(block)
         except (ValueError, DamagedPart) as fault:
             return [], str(fault)
         wrong = [item.sha256.hex() for item in items if not is_sound(item)]
@@ -153,7 +166,7 @@ class _Check:
                 _refuse_rewritten(file, pack)
                 self._unreadable.append(_Range(pack, 0, float("inf")))
                 yield Damage(place=pack_name(pack), what="the pack is missing")
-            yield from self.read_packs(last_blocks)
+            yield from self.read_packs(last_blocks, stored if sound else None)
             for compared in (self._packs_and_blocks, self._parts, self._records, self._marks):
                 for each in _guarded(partial(compared, stored)):
                     sound = sound and each.place != CATALOGUE
@@ -191,7 +204,9 @@ class _Check:
                 wrong[here[0]] = "it is not catalogued"
                 continue
             sha256, place = there
-            if place is None or not (self._is_unreadable(place.pack, place.offset) or self._is_there(sha256, place)):
+            if place is not None and self._is_unreadable(place.pack, place.offset):
+                self.lost.add(sha256)
+            elif place is None or not self._is_there(sha256, place):
                 wrong[sha256] = "it is not where the catalogue says"
         jobs = self._jobs_with(wrong)
         for sha256, what in wrong.items():

@@ -3,6 +3,8 @@
     packs/000001.pack    blocks of compressed parts, records, annotations and deletions; only ever appended to
     catalogue.sqlite     where each part is, and which records there are; follows from the packs
     dictionary           the digest of the dictionary that new blocks are compressed with
+    expiry-time          the time by which records expire
+    damaged              the parts that were found damaged, which are stored anew when they come again
     lock                 held by the one process that writes
 
 A commit appends its parts, then its records, syncs the pack once, and catalogues them. After a crash a writer catalogues what
@@ -11,6 +13,7 @@ the packs have and the catalogue has not, and cuts off a block that was torn. A 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -25,8 +28,9 @@ import msgspec
 
 from pilotage.adapters.closed_folders import make_closed
 from pilotage.adapters.records import upkeep
-from pilotage.adapters.records.catalogue import Catalogue, DamagedCatalogue, is_damage
+from pilotage.adapters.records.catalogue import Catalogue, DamagedCatalogue, Place, is_damage
 from pilotage.adapters.records.check import CATALOGUE, find_damage
+from pilotage.adapters.records.damage_marks import DamageMarks
 from pilotage.adapters.records.packs import (
     ANNOTATION,
     DELETION,
@@ -36,10 +40,11 @@ from pilotage.adapters.records.packs import (
     PackFiles,
     starts,
 )
-from pilotage.adapters.records.recovery import Deletion, catch_up
+from pilotage.adapters.records.recovery import catch_up
 from pilotage.adapters.records.upkeep import SEE_ALL
 from pilotage.model.events.events import id_beginning
-from pilotage.model.records import Annotation, JobRecord, decoded_record, encoded_record
+from pilotage.model.events.payloads import AccessRule
+from pilotage.model.records import Annotation, Deletion, JobRecord, decoded_record, encoded_record
 from pilotage.ports.records import (
     MAKE_CATALOGUE_AGAIN,
     Collected,
@@ -57,7 +62,7 @@ log = logging.getLogger(__name__)
 PENDING_BYTES_MAX = 16 * 1024 * 1024
 SAMPLES = 400
 SAMPLED_RECORDS_MIN = 100
-SAMPLE_BYTES_MAX = 64 * 1024
+SAMPLE_BYTES_MAX = 16 * 1024
 DICTIONARY_BYTES = 64 * 1024
 
 
@@ -70,6 +75,7 @@ class FolderRecords:
         self._writes = writes
         self._guard = threading.RLock()
         self._packs = PackFiles(folder / "packs", writes=writes, read_part=self._content)
+        self._marks = DamageMarks(folder / "damaged")
         self._pending: dict[bytes, Item] = {}
         self._pending_bytes = 0
         self._added: set[bytes] = set()  # parts of this process that no record has yet
@@ -108,10 +114,11 @@ class FolderRecords:
     # --- writing ---
 
     def missing(self, parts: Collection[str]) -> set[str]:
-        """Those of some digests that are not stored."""
+        """Those of some digests that are not stored, or are known to be damaged."""
         with self._guard, _as_store_error(self._folder):
             digests = {bytes.fromhex(each) for each in parts}
-            return {each.hex() for each in digests - self._known(digests)}
+            damaged = self._marks.damaged() - self._added
+            return {each.hex() for each in digests - (self._known(digests) - damaged)}
 
     def _known(self, digests: Collection[bytes]) -> set[bytes]:
         here = {each for each in digests if each in self._added}
@@ -121,10 +128,13 @@ class FolderRecords:
         """Store contents with their kinds, and return their digests. Without a commit nobody sees them."""
         found = []
         with self._guard, _as_store_error(self._folder):
+            damaged = self._marks.damaged()
             for kind, content in parts:
                 sha256 = hashlib.sha256(content).digest()
                 found.append(sha256.hex())
-                if sha256 in self._added or self._catalogue.place(sha256) is not None:
+                if sha256 in self._added:
+                    continue
+                if sha256 not in damaged and self._catalogue.place(sha256) is not None:
                     continue
                 self._pending[sha256] = Item(kind, sha256, content)
                 self._added.add(sha256)
@@ -160,7 +170,7 @@ class FolderRecords:
             return positions
 
     def _position(self, record: JobRecord, sha256: bytes, fresh: tuple[Item, JobRecord] | None) -> int | None:
-        """The position of a record that is there already. Raises `RecordTaken` where another one has its revision."""
+        """The position of a record that is there already, and sound. Raises `RecordTaken` where another one has its revision."""
         known = [(fresh[0].sha256, fresh[0].position)] if fresh is not None else []
         known += [
             (bytes.fromhex(each.sha256), each.position)
@@ -169,7 +179,7 @@ class FolderRecords:
         ]
         for digest, position in known:
             if digest == sha256:
-                return position
+                return None if fresh is None and sha256 in self._marks.damaged() else position
             raise RecordTaken(
                 "another record has this revision", subject=f"job {record.job}", got=f"revision {record.revision}"
             )
@@ -208,11 +218,24 @@ class FolderRecords:
         with self._guard, _as_store_error(self._folder):
             if self._catalogue.revision(job, None) is None:
                 return False
-            item = self._next(DELETION, msgspec.json.encode(Deletion(job=job, at=at, author=author)))
+            owner, access = self._readers(job)
+            deletion = Deletion(job=job, at=at, author=author, owner=owner, access=access)
+            item = self._next(DELETION, msgspec.json.encode(deletion))
             self._packs.append([item])
             with self._durably():
                 self._catalogue.add_deletion(item.position, job, item.sha256)
             return True
+
+    def _readers(self, job: str) -> tuple[str, tuple[AccessRule, ...]]:
+        """The owner of a job's record, and everybody else who could read one of its revisions."""
+        revisions = self._catalogue.revisions(job)
+        owner = revisions[-1].owner
+        earlier = {each.owner for each in revisions} - {owner}
+        rules = [AccessRule(principal=each, rights=("read",)) for each in sorted(earlier)]
+        for each in revisions:
+            with suppress(DamagedPart, msgspec.DecodeError):  # also a damaged record can be deleted
+                rules += decoded_record(self._content(bytes.fromhex(each.sha256))).access
+        return owner, tuple(dict.fromkeys(rules))
 
     def _next(self, kind: str, content: bytes) -> Item:
         return Item(kind, hashlib.sha256(content).digest(), content, self._catalogue.last_position() + 1)
@@ -228,15 +251,18 @@ class FolderRecords:
     def _durably(self) -> Iterator[None]:
         """Sync what was appended, and catalogue it with what is added within."""
         self._packs.sync()
+        damaged = self._marks.damaged()
         try:
             with self._catalogue.transaction():
                 for each in self._packs.written:
-                    self._catalogue.add_block(each.pack, each.offset, each.end, starts(each.items))
+                    self._catalogue.add_block(each.pack, each.offset, each.end, starts(each.items), damaged=damaged)
                 yield
         except BaseException as fault:
             # It is durable in the pack, with positions that no other may get: it is catalogued when the folder is opened again.
             self._packs.broken = f"the catalogue could not be written: {fault}"
             raise
+        if damaged:
+            self._marks.heal(item.sha256 for each in self._packs.written for item in each.items)
         self._packs.written.clear()
 
     # --- the catalogue ---
@@ -323,11 +349,11 @@ class FolderRecords:
         """Why nothing more can be written until the folder is opened again; empty while it works."""
         return self._packs.broken
 
-    def deleted_at(self, job: str) -> float | None:
-        """When the record of a job was last deleted; None if it never was."""
+    def deletion(self, job: str) -> Deletion | None:
+        """The last deletion of a job's record; None if it never was deleted."""
         with self._guard, _as_store_error(self._folder):
             sha256 = self._catalogue.last_deletion(job)
-            return None if sha256 is None else msgspec.json.decode(self._content(sha256), type=Deletion).at
+            return None if sha256 is None else msgspec.json.decode(self._content(sha256), type=Deletion)
 
     def record(self, job: str, revision: int | None = None) -> JobRecord | None:
         """A record, the newest revision unless another is named; None if there is none."""
@@ -347,6 +373,21 @@ class FolderRecords:
                 msgspec.json.decode(self._content(sha256), type=Annotation)
                 for sha256 in self._catalogue.annotations(job)
             ]
+
+    def advance_expiry_time(self, to: float, *, seconds_max: float) -> float:
+        """Move the time by which records expire towards a moment, by at most so many seconds, and return it."""
+        file = self._folder / "expiry-time"
+        with self._guard, _as_store_error(self._folder):
+            last: float | None = None
+            with suppress(FileNotFoundError, ValueError):  # without it, or damaged, it begins again
+                last = float(file.read_text())
+            if last is None:
+                last = self._catalogue.last_heard()
+            at = to if last is None else min(to, last + seconds_max)
+            draft = file.with_name("expiry-time.draft")
+            draft.write_text(repr(at))
+            draft.replace(file)
+            return at
 
     def unheard_since(self, before: float) -> list[str]:
         """The jobs whose newest record has no event that was received at this time or later."""
@@ -384,7 +425,7 @@ class FolderRecords:
                 for item in written.items:
                     if item.sha256 == sha256:
                         return item.content
-        fault = "its content does not match its digest"
+        fault, lost = "its content does not match its digest", {sha256}
         for _ in range(2):  # a pack may have been rewritten since the part was looked up
             place = self._catalogue.place(sha256)
             if place is None:
@@ -392,13 +433,24 @@ class FolderRecords:
             try:
                 block = self._packs.expanded(place.pack, place.offset)
             except (OSError, ValueError) as error:
-                fault = f"its block cannot be read: {error}"
+                fault, lost = f"its block cannot be read: {error}", self._lost_with(sha256, place, error)
                 self._packs.look_again(place.pack)
                 continue
+            except DamagedPart as error:  # its dictionary
+                self._marks.add(self._lost_with(sha256, place, error))
+                raise
             content = block[place.start : place.start + place.size_bytes]
             if hashlib.sha256(content).digest() == sha256:
                 return content
+        self._marks.add(lost)
         raise DamagedPart(fault, subject=f"part {sha256.hex()}", next_step=SEE_ALL)
+
+    def _lost_with(self, sha256: bytes, place: Place, fault: Exception) -> set[bytes]:
+        """All parts of a block that cannot be read; none where the fault says nothing about the disk, such as too many open files."""
+        says_nothing = isinstance(fault, OSError) and fault.errno not in (errno.ENOENT, errno.EIO)
+        if says_nothing or sha256 in self._marks.damaged():
+            return set()
+        return set(self._catalogue.parts_at(place.pack, place.offset))
 
     # --- looking after it ---
 
@@ -412,7 +464,7 @@ class FolderRecords:
                     yield Damage(place=CATALOGUE, what=f"it is missing, and cannot be made again: {fault.what}")
                 else:
                     self._opened = Catalogue(self._folder / CATALOGUE, writes=False)
-            yield from find_damage(self._packs.folder, self._folder / CATALOGUE)
+            yield from find_damage(self._packs.folder, self._folder / CATALOGUE, on_lost=self._marks.add)
 
     def collect(self, *, dry_run: bool) -> Collected:
         """Remove the parts that no record needs, or only count them. Raises `DamagedPart` if anything is damaged."""

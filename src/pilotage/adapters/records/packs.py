@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from pilotage.adapters.records.blocks import (
+    LEVEL,
+    LIFE_LOG_LEVEL,
     PACK_HEAD_BYTES,
     Block,
     Compression,
@@ -29,7 +31,14 @@ PACK_BYTES_MAX = 256 * 1024 * 1024
 BLOCK_BYTES = 1024 * 1024
 """Parts are compressed together up to this size: a part is read by expanding its block."""
 DICTIONARY, RECORD, ANNOTATION, DELETION = "dictionary", "record", "annotation", "deletion"
-_ALONE = (DICTIONARY, RECORD, ANNOTATION, DELETION)  # in blocks of their own, after the parts that they name
+_LIFE_LOG = "life-log"
+_ALONE = (
+    DICTIONARY,
+    RECORD,
+    ANNOTATION,
+    DELETION,
+    _LIFE_LOG,
+)  # in blocks of their own; records after the parts that they name
 _CACHED_BYTES = 32 * 1024 * 1024
 
 
@@ -131,7 +140,8 @@ class PackFiles:
 
     def _append_block(self, items: Sequence[Item]) -> None:
         dictionary = b"" if items[0].kind == DICTIONARY else self.dictionary
-        payload = self._compression.compress(b"".join(item.content for item in items), dictionary)
+        level = LIFE_LOG_LEVEL if items[0].kind == _LIFE_LOG else LEVEL
+        payload = self._compression.compress(b"".join(item.content for item in items), dictionary, level=level)
         entries = [
             Entry(kind=item.kind, sha256=item.sha256, size_bytes=len(item.content), position=item.position)
             for item in items
@@ -205,7 +215,7 @@ class PackFiles:
             block = next(scan(file, offset=offset, key=key), Torn(offset, "the file ends before"))
             if isinstance(block, Torn):
                 raise ValueError(f"{block.what} ({pack_name(pack)} at {offset})")
-            content = self._expand(file, block)
+            content = self._expand(block)
         self._cache[pack, offset] = content
         self._cached_bytes += len(content)
         while self._cached_bytes > _CACHED_BYTES and len(self._cache) > 1:
@@ -217,24 +227,23 @@ class PackFiles:
         """Open a pack anew when it is needed: it may have been replaced."""
         self._forget(pack)
 
-    def items(self, file: IO[bytes], block: Block) -> list[Item]:
+    def items(self, block: Block) -> list[Item]:
         """The parts of a block. Raises `ValueError` where it is damaged."""
-        content = self._expand(file, block)
+        content = self._expand(block)
         items, start = [], 0
         for entry in block.header.entries:
             items.append(Item(entry.kind, entry.sha256, content[start : start + entry.size_bytes], entry.position))
             start += entry.size_bytes
         return items
 
-    def _expand(self, file: IO[bytes], block: Block) -> bytes:
+    def _expand(self, block: Block) -> bytes:
         dictionary = block.header.dictionary
         if dictionary and not self._compression.knows(dictionary):
             try:
                 self._compression.add(self._read_part(dictionary))
             except DamagedPart:  # not catalogued, while a lost catalogue is made again
                 self._compression.add(self._found_dictionary(dictionary))
-        file.seek(block.payload_offset)
-        return self._compression.expand(file.read(block.payload_bytes), block.header)
+        return self._compression.expand(block.payload, block.header)
 
     def _found_dictionary(self, sha256: bytes) -> bytes:
         """A dictionary, searched for in all packs. Raises `DamagedPart`."""
@@ -245,7 +254,7 @@ class PackFiles:
                         (entry.kind, entry.sha256) == (DICTIONARY, sha256) for entry in block.header.entries
                     ):
                         with suppress(ValueError):
-                            return next(item.content for item in self.items(file, block) if item.sha256 == sha256)
+                            return next(item.content for item in self.items(block) if item.sha256 == sha256)
         raise DamagedPart("the dictionary of a block is missing", subject=f"part {sha256.hex()}")
 
 

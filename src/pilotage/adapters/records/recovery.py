@@ -22,7 +22,7 @@ from pilotage.adapters.records.packs import (
     starts,
     whole_blocks,
 )
-from pilotage.model.records import Annotation, decoded_record
+from pilotage.model.records import Annotation, Deletion, decoded_record
 from pilotage.ports.records import DamagedPart
 
 log = logging.getLogger(__name__)
@@ -30,14 +30,6 @@ log = logging.getLogger(__name__)
 TORN_BYTES_MAX = 64 * 1024 * 1024
 
 ReadPart = Callable[[bytes], bytes]
-
-
-class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """That the record of a job was deleted."""
-
-    job: str
-    at: float
-    author: str
 
 
 class Named(NamedTuple):
@@ -127,7 +119,7 @@ def _catalogue_pack(packs: PackFiles, catalogue: Catalogue, pack: int, offset: i
                     _cut_off(packs, file, pack, block)
                 continue
             try:
-                items = packs.items(file, block)
+                items = packs.items(block)
             except (ValueError, DamagedPart) as fault:
                 log.warning("%s at %d cannot be read: %s", pack_name(pack), block.offset, fault)
                 catalogue.add_block(pack, block.offset, block.end, entry_starts(block.header.entries))

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from pilotage.adapters.records.blocks import Block, Torn
+from collections.abc import Iterator
+from typing import IO
+
+import msgspec
+
+from pilotage.adapters.records.blocks import Block, BlockHead, Torn, block_heads
 from pilotage.adapters.records.catalogue import Catalogue
 from pilotage.adapters.records.packs import (
     ANNOTATION,
@@ -39,7 +44,7 @@ def collect(packs: PackFiles, catalogue: Catalogue, live: set[bytes], *, dry_run
     for pack in packs.numbers():
         dead = _dead_in(packs, catalogue, pack, live)
         parts, part_bytes, freed = parts + dead.parts, part_bytes + dead.part_bytes, freed + dead.freed_bytes
-        if dead.parts and not dry_run:
+        if (dead.parts or dead.freed_bytes) and not dry_run:
             _rewrite(packs, catalogue, pack, live)
     if not dry_run:
         freed = before - sum(packs.size(pack) for pack in packs.numbers())
@@ -58,9 +63,10 @@ def _dead_in(packs: PackFiles, catalogue: Catalogue, pack: int, live: set[bytes]
     """The parts of a pack that nobody needs, and about how much of the file they take."""
     count = size = share = 0
     with packs.path(pack).open("rb") as file:
-        for block in whole_blocks(file, 0):
+        for block in _listed(file):
             if isinstance(block, Torn):
-                raise _lost(f"{pack_name(pack)} at {block.offset}", block.what)
+                share += _emptied_bytes(catalogue, pack, block, size_bytes=packs.size(pack))
+                continue
             gone = [
                 entry.size_bytes
                 for entry in block.header.entries
@@ -72,6 +78,23 @@ def _dead_in(packs: PackFiles, catalogue: Catalogue, pack: int, live: set[bytes]
     return Collected(parts=count, part_bytes=size, freed_bytes=share)
 
 
+def _listed(file: IO[bytes]) -> Iterator[BlockHead | Torn]:
+    """What a pack consists of: from the headers alone, since what is removed was checked before, and else only counted."""
+    try:
+        yield from list(block_heads(file))
+    except (ValueError, msgspec.DecodeError):  # a damaged block, which may have been emptied
+        for block in whole_blocks(file, 0):
+            yield block if isinstance(block, Torn) else BlockHead(block.offset, block.end, block.header)
+
+
+def _emptied_bytes(catalogue: Catalogue, pack: int, torn: Torn, *, size_bytes: int) -> int:
+    """The size of a damaged block whose parts were all stored anew. Raises `DamagedPart` where one was not."""
+    end = size_bytes if torn.following is None else torn.following
+    if not catalogue.is_emptied(pack, torn.offset, end):
+        raise _lost(f"{pack_name(pack)} at {torn.offset}", torn.what)
+    return end - torn.offset
+
+
 def _rewrite(packs: PackFiles, catalogue: Catalogue, pack: int, live: set[bytes]) -> None:
     """Copy what is needed of a pack into the last one, and remove the pack."""
     packs.leave(pack)
@@ -79,13 +102,14 @@ def _rewrite(packs: PackFiles, catalogue: Catalogue, pack: int, live: set[bytes]
     with packs.path(pack).open("rb") as file:
         for block in whole_blocks(file, 0):  # dictionaries first: what follows may be compressed with them
             if isinstance(block, Block) and block.header.entries[0].kind == DICTIONARY:
-                packs.append(packs.items(file, block))
+                packs.append(packs.items(block))
         for block in whole_blocks(file, 0):
             if isinstance(block, Torn):
-                raise _lost(f"{pack_name(pack)} at {block.offset}", block.what)
+                _emptied_bytes(catalogue, pack, block, size_bytes=packs.size(pack))
+                continue
             kept += [
                 item
-                for item in packs.items(file, block)
+                for item in packs.items(block)
                 if item.kind != DICTIONARY and _is_live(catalogue, item.kind, item.sha256, (pack, block.offset), live)
             ]
             for item in kept:

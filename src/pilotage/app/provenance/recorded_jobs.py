@@ -115,7 +115,8 @@ class RecordedJobs:
         """The jobs whose records have a value, by the index of the folder; None without one."""
         if self._folder is None:
             return None
-        from pilotage.ports.record_index import FOUND_MAX, Comparison, IndexCondition, IndexQuery, RecordIndexError
+        from pilotage.book.query import Operator
+        from pilotage.ports.record_index import FOUND_MAX, IndexCondition, IndexQuery, RecordIndexError
 
         try:
             if self._index is None:
@@ -124,7 +125,7 @@ class RecordedJobs:
             log.info("every record is opened, since there is no index: %s", fault)
             self._folder = None
             return None
-        condition = IndexCondition(attribute=attribute, comparison=Comparison.EQUAL, values=(value,))
+        condition = IndexCondition(attribute=attribute, operator=Operator.EQUAL, values=(value,))
         found: list[str] = []
         after: str | None = None
         while True:

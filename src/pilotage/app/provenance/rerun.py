@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from pilotage.app.provenance.expected_environment import ExpectedEnvironment
 from pilotage.model.errors import DocumentError, PilotageError
 from pilotage.provenance.differences import (
     SAME,
@@ -72,6 +73,7 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     document: str  # the name of its file
     load: Callable[[], LoadedJob]
     inputs: tuple[InputChecked, ...]
+    expected: ExpectedEnvironment
 
 
 class RerunReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ class RerunReport(msgspec.Struct, frozen=True, kw_only=True):
     software: tuple[Difference, ...]
     environment: tuple[Difference, ...]
     inputs: tuple[InputChecked, ...]
+    expected: ExpectedEnvironment  # what was known to differ before the run
 
 
 def rerun_folder(job: str, package: str) -> Path:
@@ -108,6 +111,7 @@ def rebuild(
     executor: str = "",
     inputs_folder: Path | None = None,
     anyway: bool = False,
+    expected: ExpectedEnvironment,
 ) -> Rebuilt:
     """Write the definition and the files of a recorded job into a folder.
 
@@ -136,6 +140,7 @@ def rebuild(
         document=DOCUMENT,
         load=lambda: _loaded(wanted, folder),
         inputs=inputs,
+        expected=expected,
     )
 
 
@@ -287,6 +292,7 @@ def report_of(rebuilt: Rebuilt, after: History, *, read_before: RecordReader, re
         software=tuple(differing(software_of(before), software_of(after))),
         environment=tuple(differing(environment_of(before), environment_of(after))),
         inputs=rebuilt.inputs,
+        expected=rebuilt.expected,
     )
 
 

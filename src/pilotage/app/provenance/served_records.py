@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,29 @@ import msgspec
 
 from pilotage.client.errors import ServerError, ServerRefused
 from pilotage.client.server import path_of
+from pilotage.model.events.events import parse_dotted
 from pilotage.model.records import Annotation, JobRecord, encoded_record
 from pilotage.ports.records import DamagedPart, StoredRecord
+from pilotage.provenance.script_results import ScriptResult as ScriptResult  # noqa: PLC0414 # offered on
+from pilotage.provenance.script_results import result_values as result_values  # noqa: PLC0414 # offered on
+from pilotage.provenance.script_results import script_results
 
 if TYPE_CHECKING:
     from pilotage.client import Server
+    from pilotage.ports.records import RecordReader
+
+log = logging.getLogger(__name__)
+
+
+def script_results_in(record: JobRecord, records: RecordReader) -> list[ScriptResult]:
+    """What the provenance script of a job said, by package and attempt; nothing where the life log is damaged, which is told."""
+    try:
+        found = script_results(record, records.content)
+        named = [(place, each) for each in found if (place := parse_dotted(each.package)) is not None]
+        return [each for _, each in sorted(named, key=lambda one: (one[0], one[1].attempt))]
+    except DamagedPart as fault:
+        log.warning("what the provenance script said cannot be read: %s", fault)
+        return []
 
 
 class ServedRecords:

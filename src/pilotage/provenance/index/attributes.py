@@ -13,6 +13,8 @@ from pilotage.model.records import Annotation, JobRecord, RecordNode
 from pilotage.ports.record_index import PREFIXES, IndexedAttributes, UnknownAttribute, Value
 
 NODE_PREFIX = "node."
+SCRIPT_NAMES_MAX = 1000
+"""Names of a job by which what its scripts printed is found: a script may invent a name for each package."""
 _FAMILIES = {"software": "software", "environment": "variable"}
 """Fields of a node with a name and a text each, and what they are called in queries."""
 
@@ -52,6 +54,10 @@ _TABLE = (
 _FAMILY_TABLE = (
     RecordAttribute(
         name="tag.NAME", description="The value of a user tag or of a later annotation; the latest counts."
+    ),
+    RecordAttribute(
+        name="custom.NAME",
+        description="A value that the provenance script of the document printed; `a.b` is the value `b` of the object `a`.",
     ),
     RecordAttribute(name="node.software.NAME", description="The version of a software on a node."),
     RecordAttribute(name="node.variable.NAME", description="An environment variable of a node."),
@@ -155,13 +161,19 @@ def name_hint(name: str, attributes: IndexedAttributes = DEFAULT) -> str:
 
 def shown_names(names: Iterable[str]) -> list[str]:
     """Names of attributes as a user would write them: a family with its NAME."""
-    return [f"{name}.NAME" if f"{name}." in PREFIXES else name for name in names]
+    shown = []
+    for name in names:
+        if name in ATTRIBUTES or f"{name}." not in PREFIXES:
+            shown.append(name)
+        if f"{name}." in PREFIXES:
+            shown.append(f"{name}.NAME")
+    return shown
 
 
 def chosen_attributes(
     queryable: Iterable[str] | None = None, indexed: Iterable[str] | None = None
 ) -> IndexedAttributes:
-    """Attributes of an index by names; `tag` means every tag. Raises `UnknownAttribute`.
+    """Attributes of an index by names; `tag` means every tag, and `custom` every value of a script, too. Raises `UnknownAttribute`.
 
     Without names: all; of those that are chosen, the ones that are indexed by default.
     """
@@ -211,6 +223,7 @@ class LifeLogFacts(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     consumed: tuple[FileFact, ...] = ()
     produced: tuple[FileFact, ...] = ()
+    script_values: tuple[tuple[str, str], ...] = ()  # names and texts of what the provenance script printed
 
 
 def attributes_of(
@@ -254,6 +267,10 @@ def attributes_of(
         if part.kind in ("definition", "custom"):
             add(part.kind, part.sha256 if part.kind == "definition" else part.name)
     add("custom", *(each.name for each in annotations if each.part is not None))
+    names = set(sorted({name for name, _ in facts.script_values})[:SCRIPT_NAMES_MAX])
+    for name, text in facts.script_values:
+        if name in names:
+            add(f"custom.{_storable_text(name)}", text)
     for tag, text in _latest_tags(record, annotations, tagged_at).items():
         found[f"tag.{_storable_text(tag)}"] = {_storable_text(text)}
     for node in record.nodes:

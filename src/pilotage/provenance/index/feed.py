@@ -20,6 +20,7 @@ from pilotage.ports.record_index import IndexedAttributes, IndexQuery, RecordEnt
 from pilotage.ports.records import RecordStore, StoredRecord
 from pilotage.provenance.index.attributes import FileFact, LifeLogFacts, attributes_of, chosen_attributes
 from pilotage.provenance.index.query import matches, parse
+from pilotage.provenance.script_results import result_object, result_values
 from pilotage.reading.access import ANY_OWNER, Principal, may_use_record
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ BATCH_SECONDS_MAX = 2.0
 """Time after which a batch ends, so that a storage is not kept busy for long."""
 
 _OF_LIFE_LOGS = (
-    "activity", "attempts", "consumed", "consumed.sha256", "exit_code", "packages", "produced", "produced.sha256", "reason",
+    "activity", "attempts", "consumed", "consumed.sha256", "custom", "exit_code", "packages", "produced", "produced.sha256", "reason",
     "software",
 )  # fmt: skip
 
@@ -85,7 +86,8 @@ def feed_batch(
 ) -> FeedBatch:
     """What changed after a position, of the records that a feed wants and its principal may read (None: all).
 
-    `could_read` says whether the principal may read a job whose record was deleted: others are not told of it.
+    `could_read` says whether the principal may read a job of the book whose record was deleted: of a deletion only those are told
+    who could read the record or may read its job.
     """
     changes = store.changes(after=after, limit=limit)
     if not changes:
@@ -121,7 +123,7 @@ def _entry(
     record = store.record(change.job)
     removal = RecordEntry(job=change.job, position=change.position, removed=True)
     if record is None:
-        return removal if is_free or could_read(change.job) else None
+        return removal if is_free or _could_read(store, principal, change.job) or could_read(change.job) else None
     annotations = store.annotations(change.job)
     if principal is None or may_use_record(principal, "read", record):
         entry = entry_of(record, annotations, position=change.position, read_part=store.content, feed=feed)
@@ -131,7 +133,15 @@ def _entry(
         return removal if was_deleted or annotations or record.revision > 1 else None
     earlier = (store.record(change.job, each.revision) for each in store.revisions(change.job))
     was_readable = any(each is not None and may_use_record(principal, "read", each) for each in earlier)
-    return removal if was_readable or (was_deleted and could_read(change.job)) else None
+    if was_readable or (was_deleted and (_could_read(store, principal, change.job) or could_read(change.job))):
+        return removal
+    return None
+
+
+def _could_read(store: RecordStore, principal: Principal | None, job: str) -> bool:
+    """Whether a principal could read the record of a job that was deleted last."""
+    deletion = store.deletion(job)
+    return deletion is not None and principal is not None and may_use_record(principal, "read", deletion)
 
 
 def entry_of(
@@ -144,7 +154,8 @@ def entry_of(
 ) -> RecordEntry | None:
     """The entry of a record with the attributes that a feed wants; None if its query does not find it."""
     wanted = {each.attribute for clause in feed.query.clauses for each in clause}
-    reads_log = any(feed.attributes.keeps(name) or name in wanted for name in _OF_LIFE_LOGS)
+    named = {*feed.attributes.queryable, *wanted}
+    reads_log = not named.isdisjoint(_OF_LIFE_LOGS) or any(name.startswith("custom.") for name in named)
     facts = facts_of(record, read_part) if reads_log else LifeLogFacts()
     both = record.tags.keys() & {each.name for each in annotations if each.text is not None}
     tagged_at = tag_times(record, both, read_part) if both else {}
@@ -202,6 +213,7 @@ def facts_of(record: JobRecord, read_part: Callable[[str], bytes]) -> LifeLogFac
     software: set[str] = set()
     exit_codes: set[str] = set()
     reasons: set[str] = set()
+    script_values: set[tuple[str, str]] = set()
     files: dict[str, set[tuple[str, str]]] = {"consumed": set(), "produced": set()}
     packages = attempts = 0
     try:
@@ -214,6 +226,7 @@ def facts_of(record: JobRecord, read_part: Callable[[str], bytes]) -> LifeLogFac
             for attempt in package.attempts:
                 exit_codes.add(attempt.exit_code or "")
                 reasons.add(attempt.reason or "")
+                script_values.update(result_values(result_object(attempt.custom) or {}))
             for file in package.files:
                 files[file.direction].add((file.name, file.sha256 or ""))
     except PilotageError as fault:
@@ -228,6 +241,7 @@ def facts_of(record: JobRecord, read_part: Callable[[str], bytes]) -> LifeLogFac
         reasons=tuple(reasons),
         consumed=tuple(FileFact(name=name, sha256=sha256) for name, sha256 in files["consumed"]),
         produced=tuple(FileFact(name=name, sha256=sha256) for name, sha256 in files["produced"]),
+        script_values=tuple(sorted(script_values)),
     )
 
 

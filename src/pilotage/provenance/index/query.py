@@ -20,12 +20,11 @@ from pilotage.book.query.clauses import (
     too_many_conditions,
     too_many_values,
 )
-from pilotage.book.query.conditions import CONDITIONS_MAX, TAG_NAME_MAX, VALUES_MAX
+from pilotage.book.query.conditions import CONDITIONS_MAX, TAG_NAME_MAX, VALUES_MAX, Operator
 from pilotage.book.query.errors import QueryPlace, QueryTooBroad, shown
 from pilotage.book.query.values import Ago, is_duration, read_duration, read_value
 from pilotage.ports.record_index import (
     PREFIXES,
-    Comparison,
     IndexClause,
     IndexCondition,
     IndexedAttributes,
@@ -45,18 +44,18 @@ from pilotage.provenance.index.attributes import (
 
 WITHIN_FORM = "within START..END, within 2026-01, within 2026-01-31 or within 2h"
 TIME_FORM = "a time such as 2026-01, 2026-01-31, 2026-01-31T10:00, now or 2h ago"
-_RAW = RawCondition[Comparison]
-_AFTER_ALL = {Comparison.GREATER: Comparison.GREATER_OR_EQUAL, Comparison.LESS_OR_EQUAL: Comparison.LESS}
+_RAW = RawCondition[Operator]
+_AFTER_ALL = {Operator.GREATER: Operator.GREATER_OR_EQUAL, Operator.LESS_OR_EQUAL: Operator.LESS}
 
 
 def parse(text: str, *, attributes: IndexedAttributes = DEFAULT, now: float | None) -> IndexQuery:
     """Parse a query for an index with these attributes. Raises `QueryError`. Without `now`, relative times are refused."""
     check_length(text)
     grammar = Grammar(
-        operators={str(each): each for each in Comparison},
-        lists=(Comparison.IN, Comparison.NOT_IN),
-        ranges=(Comparison.WITHIN,),
-        alone=(Comparison.EXISTS, Comparison.NOT_EXISTS),
+        operators={str(each): each for each in Operator},
+        lists=(Operator.IN, Operator.NOT_IN),
+        ranges=(Operator.WITHIN,),
+        alone=(Operator.EXISTS, Operator.NOT_EXISTS),
         prefixes=PREFIXES,
         is_time=lambda name: (found := find_attribute(name)) is not None and found.kind == "time",
         is_known=lambda name: find_attribute(name) is not None,
@@ -113,23 +112,23 @@ def _attribute(raw: _RAW, name: str, attributes: IndexedAttributes) -> RecordAtt
 
 
 def _condition(raw: _RAW, attribute: RecordAttribute, now: float | None) -> IndexCondition:
-    comparison = raw.operator
+    chosen = raw.operator
     values, is_time = _values(raw, attribute, now)
-    if is_time and comparison in _AFTER_ALL and calendar_span(str(raw.values[0].value).strip()) is not None:
+    if is_time and chosen in _AFTER_ALL and calendar_span(str(raw.values[0].value).strip()) is not None:
         # After a day or a month means after all of it, and until a day or a month means until its end.
         start, end = _span(raw.values[0], now)
         if end > start:
-            comparison, values = _AFTER_ALL[comparison], (end,)
-    return IndexCondition(attribute=attribute.name, comparison=comparison, values=values, is_time=is_time)
+            chosen, values = _AFTER_ALL[chosen], (end,)
+    return IndexCondition(attribute=attribute.name, operator=chosen, values=values, is_time=is_time)
 
 
 def _values(raw: _RAW, attribute: RecordAttribute, now: float | None) -> tuple[tuple[Value, ...], bool]:
     """The values of a condition, and whether they are times."""
     kind, is_time = attribute.kind, attribute.kind == "time"
     match raw.operator:
-        case Comparison.EXISTS | Comparison.NOT_EXISTS:
+        case Operator.EXISTS | Operator.NOT_EXISTS:
             return (), False
-        case Comparison.CONTAINS:
+        case Operator.CONTAINS:
             if kind != "text":
                 raise raw.operator_place.error(
                     f"{attribute.name} is a {kind}, not a text", expected="=, <, > or within"
@@ -140,7 +139,7 @@ def _values(raw: _RAW, attribute: RecordAttribute, now: float | None) -> tuple[t
                     "every text has an empty part", next_step=f"write {attribute.name} exists"
                 )
             return (text,), False
-        case Comparison.WITHIN:
+        case Operator.WITHIN:
             return _range(raw, attribute, now)
         case order if order.orders:
             value = raw.values[0]
@@ -225,11 +224,11 @@ def _now(raw: RawValue, now: float | None) -> float:
 
 # Evaluates a query on the values of a record: the reference semantics, against which the SQL of every adapter is tested.
 
-_COMPARISONS: dict[Comparison, Callable[[float, float], bool]] = {
-    Comparison.LESS: operator.lt,
-    Comparison.LESS_OR_EQUAL: operator.le,
-    Comparison.GREATER: operator.gt,
-    Comparison.GREATER_OR_EQUAL: operator.ge,
+_COMPARISONS: dict[Operator, Callable[[float, float], bool]] = {
+    Operator.LESS: operator.lt,
+    Operator.LESS_OR_EQUAL: operator.le,
+    Operator.GREATER: operator.gt,
+    Operator.GREATER_OR_EQUAL: operator.ge,
 }
 
 
@@ -241,22 +240,22 @@ def matches(query: IndexQuery, values: Mapping[str, Sequence[Value]]) -> bool:
 def holds(condition: IndexCondition, found: Sequence[Value]) -> bool:
     """Whether a condition holds for the values of its attribute."""
     wanted = condition.values
-    match condition.comparison:
-        case Comparison.EQUAL | Comparison.IN:
+    match condition.operator:
+        case Operator.EQUAL | Operator.IN:
             return any(each in wanted for each in found)
-        case Comparison.NOT_EQUAL | Comparison.NOT_IN:
+        case Operator.NOT_EQUAL | Operator.NOT_IN:
             return not any(each in wanted for each in found)
-        case Comparison.EXISTS:
+        case Operator.EXISTS:
             return bool(found)
-        case Comparison.NOT_EXISTS:
+        case Operator.NOT_EXISTS:
             return not found
-        case Comparison.CONTAINS:
+        case Operator.CONTAINS:
             return any(isinstance(each, str) and str(wanted[0]) in each for each in found)
     numbers = [number for each in found if (number := ordering_number(each)) is not None]
-    if condition.comparison is Comparison.WITHIN:
+    if condition.operator is Operator.WITHIN:
         start, end = map(float, wanted)
         return any(start <= each < end for each in numbers)
-    return any(_COMPARISONS[condition.comparison](each, float(wanted[0])) for each in numbers)
+    return any(_COMPARISONS[condition.operator](each, float(wanted[0])) for each in numbers)
 
 
 def ordering_number(value: Value) -> float | None:
@@ -281,4 +280,4 @@ def require_index(query: IndexQuery, attributes: IndexedAttributes) -> None:
 def _why_not(condition: IndexCondition, attributes: IndexedAttributes) -> str:
     if not attributes.serves(condition.attribute):
         return f"{condition.attribute}, which is not indexed"
-    return f"{condition.attribute} {condition.comparison}, which no index serves"
+    return f"{condition.attribute} {condition.operator}, which no index serves"
