@@ -7,6 +7,7 @@ __all__ = [
     "exchange",
     "exit_codes",
     "jobs",
+    "locators",
     "records",
     "reference",
     "resources",

@@ -218,6 +218,7 @@ class OutputsPage(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     files: tuple[PublishedFile, ...]
     next: str | None
+    sent_from: str = ""  # the folder on another computer from which the inputs of the job were sent
 
 
 # The reasons for the state of a package, for programs and for people.
@@ -232,6 +233,7 @@ WhyCode = Literal[
     "waits-for-stage",
     "waits-for-time",
     "waits-for-input",
+    "waits-for-file",
     "waits-for-grant",
     "runs-last",
     "no-site",
@@ -274,6 +276,17 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: float | None = None
     until: float | None = None
     next_step: str = ""
+
+
+class FileNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """A job with packages that may still run and need a cached file: how many, and the first ones."""
+
+    job: str
+    owner: str
+    packages: int
+    some: tuple[str, ...] = ()
+    waiting: int = 0  # packages reserved at this site that wait for the file
+    wish: str = ""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

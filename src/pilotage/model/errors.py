@@ -105,7 +105,11 @@ PARTS: Mapping[str, str] = {
     "uvicorn": "uvicorn",
 }
 """The modules that a service needs, with their distributions; every installation has them."""
-EXTRAS: Mapping[str, frozenset[str]] = {"postgres": frozenset({"psycopg"}), "provenance": frozenset({"zstandard"})}
+EXTRAS: Mapping[str, frozenset[str]] = {
+    "postgres": frozenset({"psycopg"}),
+    "provenance": frozenset({"zstandard"}),
+    "s3": frozenset({"obstore"}),
+}
 """The modules of each extra of the distribution."""
 
 

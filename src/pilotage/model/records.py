@@ -95,6 +95,16 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: RecordPart | None = None
 
 
+class Deletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That the record of a job was deleted: when and by whom, and who could read it, so that their indexes drop it."""
+
+    job: str
+    at: float
+    author: str
+    owner: str = ""
+    access: tuple[AccessRule, ...] = ()
+
+
 def encoded_record(record: JobRecord) -> bytes:
     """The canonical bytes of a record: the same record gives the same bytes."""
     return msgspec.json.encode(record, order="deterministic")

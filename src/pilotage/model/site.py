@@ -46,6 +46,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     software: tuple[str, ...] = ()  # installed there: `ID` or `ID/VERSION`
     users: tuple[str, ...] = ()  # whose packages it runs; empty: everyone's
     initial_score: float | None = None
+    cache_bytes: int | None = None  # of files that are brought there; none: no limit
 
     @property
     def package_seconds_max(self) -> float:

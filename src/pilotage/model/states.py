@@ -113,6 +113,18 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(event="PhaseEntered", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
     Transition(event="OutputsStaged", sources=MOVABLE_STATES, target=State.RUNNING, note="it holds a lease"),
     Transition(
+        event="OutputsStored",
+        sources=(State.SUBMITTED, State.WAITING),
+        target=State.READY,
+        note="nothing else was heard of the attempt yet",
+    ),
+    Transition(
+        event="OutputsDisposed",
+        sources=(State.SUBMITTED, State.WAITING),
+        target=State.READY,
+        note="nothing else was heard of the attempt yet",
+    ),
+    Transition(
         event="AttemptFinished", sources=MOVABLE_STATES, target=State.RUNNING, note="succeeded; it waits for its grant"
     ),
     Transition(

@@ -5,6 +5,11 @@ from __future__ import annotations
 from pilotage.ports.clock import (
     Clock,
 )
+from pilotage.ports.content_store import (
+    ContentStore,
+    UploadConflict,
+    WrongContent,
+)
 from pilotage.ports.job_tree import (
     InTheWay,
     JobTree,
@@ -15,6 +20,7 @@ from pilotage.ports.job_tree import (
     StoreError,
 )
 from pilotage.ports.journal import (
+    DumpParts,
     FoundEvent,
     FoundPackage,
     Journal,
@@ -58,20 +64,38 @@ from pilotage.ports.sites import (
     SubmissionRefused,
 )
 from pilotage.ports.store import (
+    CHUNK_BYTES,
+    AccessDenied,
     AlreadyInStore,
+    CredentialExpired,
+    FileChanged,
+    FindsStores,
+    FoundStore,
+    MakesStore,
     NotInStore,
+    PresignedRequest,
     Store,
+    StoreFull,
     StoreObject,
+    StoreUnreachable,
 )
 
 __all__ = [
+    "CHUNK_BYTES",
+    "AccessDenied",
     "AlreadyInStore",
     "AttemptLogs",
     "BadAddress",
     "Clock",
+    "ContentStore",
+    "CredentialExpired",
     "DeliveryRefused",
+    "DumpParts",
+    "FileChanged",
+    "FindsStores",
     "FoundEvent",
     "FoundPackage",
+    "FoundStore",
     "InTheWay",
     "JobTree",
     "Journal",
@@ -87,6 +111,7 @@ __all__ = [
     "Mailer",
     "MakesNotifier",
     "MakesSiteAccess",
+    "MakesStore",
     "Mark",
     "MeasuredRun",
     "NotDelivered",
@@ -94,6 +119,7 @@ __all__ = [
     "NotOurs",
     "Notifier",
     "Page",
+    "PresignedRequest",
     "ResultsIndex",
     "Rival",
     "RunKind",
@@ -106,8 +132,12 @@ __all__ = [
     "SiteUnreachable",
     "Store",
     "StoreError",
+    "StoreFull",
     "StoreObject",
+    "StoreUnreachable",
     "StoredFile",
     "SubmissionRefused",
+    "UploadConflict",
     "WorkFields",
+    "WrongContent",
 ]

@@ -13,7 +13,9 @@ from pilotage.model.exchange.exchange import AttemptRef
 
 
 class StoreError(PilotageError):
-    """A file of the results could not be read or written."""
+    """A file could not be read or written; `reason` says in a word why, for counts and scores."""
+
+    reason = "store-error"
 
 
 class NotOurs(StoreError):
@@ -95,6 +97,10 @@ class JobTree(Protocol):
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
         """Remove the staged files of an attempt whose result is not used."""
+        ...
+
+    def staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
+        """The path of a staged output, by its number in the manifest."""
         ...
 
     def staged(self, folder: str, job: str) -> list[tuple[str, int]]:

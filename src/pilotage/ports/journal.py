@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.query import Query
 from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import (
+    CachedFileRow,
     EventRow,
     JobRow,
     NodeRow,
@@ -31,6 +32,17 @@ if TYPE_CHECKING:
     from pilotage.model.settings.settings import JournalAddress
 
 Item = TypeVar("Item")
+
+
+class DumpParts(NamedTuple):
+    """A dump of a job: its first line, the contents that the job refers to by their digests, and the lines of its events.
+
+    A piece of events is any number of whole lines.
+    """
+
+    header: bytes
+    contents: Iterator[tuple[str, bytes]]
+    events: Iterator[bytes]
 
 
 class JournalError(PilotageError):
@@ -191,12 +203,20 @@ class Journal(Protocol):
         """A node by name; None if none was ever described."""
         ...
 
+    def nodes_named(self, names: Collection[str]) -> list[NodeRow]:
+        """Those of some nodes that were ever described, by name."""
+        ...
+
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
         """Nodes by name, after the given one."""
         ...
 
     def sites(self) -> list[SiteRow]:
         """All sites."""
+        ...
+
+    def cached_files(self, site: str, *, after: str, limit: int) -> list[CachedFileRow]:
+        """Files of the cache of a site, by digest, after the given one; removed ones, too."""
         ...
 
     # --- reading, when an engine starts: each in one pass over the stored rows, however many ---
@@ -245,6 +265,10 @@ class Journal(Protocol):
 
     def dump(self, job: str) -> Iterator[bytes]:
         """Everything stored about a job, as lines of JSON that `load` can restore elsewhere."""
+        ...
+
+    def dump_parts(self, job: JobRow) -> AbstractContextManager[DumpParts]:
+        """The same before it is encoded as one text, to be read once, in order; nothing in it is checked again."""
         ...
 
     def load(self, lines: Iterable[bytes]) -> str:

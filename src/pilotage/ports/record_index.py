@@ -6,11 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Protocol
 
 import msgspec
 
+from pilotage.book.query.conditions import Operator
 from pilotage.book.query.values import write_text, write_time
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import AccessRule
@@ -59,58 +59,26 @@ class RecordEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     values: dict[str, tuple[Value, ...]] = {}
 
 
-class Comparison(StrEnum):
-    """How a condition compares an attribute with its values."""
-
-    EQUAL = "="
-    NOT_EQUAL = "!="
-    LESS = "<"
-    LESS_OR_EQUAL = "<="
-    GREATER = ">"
-    GREATER_OR_EQUAL = ">="
-    IN = "in"
-    NOT_IN = "not in"
-    WITHIN = "within"
-    EXISTS = "exists"
-    NOT_EXISTS = "not exists"
-    CONTAINS = "~"
-
-    @property
-    def denies(self) -> bool:
-        """Whether it holds where nothing is found, so that no index serves it."""
-        return self in (Comparison.NOT_EQUAL, Comparison.NOT_IN, Comparison.NOT_EXISTS)
-
-    @property
-    def orders(self) -> bool:
-        """Whether it needs numbers or times."""
-        return self in _ORDERING
-
-
-_ORDERING = frozenset({
-    Comparison.LESS, Comparison.LESS_OR_EQUAL, Comparison.GREATER, Comparison.GREATER_OR_EQUAL, Comparison.WITHIN,
-})  # fmt: skip
-
-
 class IndexCondition(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison. All its values are texts, or all are numbers; those of a range are its start and its exclusive end."""
 
     attribute: str
-    comparison: Comparison
+    operator: Operator
     values: tuple[Value, ...] = ()
     is_time: bool = False  # its numbers are written as times
 
     def __str__(self) -> str:
         """The canonical text of the condition."""
         texts = [self._text(value) for value in self.values]
-        match self.comparison:
-            case Comparison.IN | Comparison.NOT_IN:
-                return f"{_written(self.attribute)} {self.comparison} ({', '.join(texts)})"
-            case Comparison.WITHIN:
+        match self.operator:
+            case Operator.IN | Operator.NOT_IN:
+                return f"{_written(self.attribute)} {self.operator} ({', '.join(texts)})"
+            case Operator.WITHIN:
                 return f"{_written(self.attribute)} within {'..'.join(texts)}"
-            case Comparison.EXISTS | Comparison.NOT_EXISTS:
-                return f"{_written(self.attribute)} {self.comparison}"
+            case Operator.EXISTS | Operator.NOT_EXISTS:
+                return f"{_written(self.attribute)} {self.operator}"
             case _:
-                return f"{_written(self.attribute)}{self.comparison}{texts[0]}"
+                return f"{_written(self.attribute)}{self.operator}{texts[0]}"
 
     def _text(self, value: Value) -> str:
         if isinstance(value, str):
@@ -129,7 +97,7 @@ def _written(attribute: str) -> str:
     return attribute
 
 
-PREFIXES = ("tag.", "node.software.", "node.variable.")
+PREFIXES = ("tag.", "custom.", "node.software.", "node.variable.")
 """Families of attributes whose names users choose."""
 
 IndexClause = tuple[IndexCondition, ...]
@@ -151,7 +119,7 @@ class IndexQuery(msgspec.Struct, frozen=True):
 class IndexedAttributes(msgspec.Struct, frozen=True, kw_only=True):
     """The attributes that an index keeps, and those of them that a query may be served by.
 
-    `tag` means every tag, `tag.NAME` only that one; likewise `node.software` and `node.variable`.
+    `tag` means every tag, `tag.NAME` only that one; likewise `custom`, `node.software` and `node.variable`.
     """
 
     queryable: tuple[str, ...]
@@ -168,7 +136,7 @@ class IndexedAttributes(msgspec.Struct, frozen=True, kw_only=True):
     def serve(self, clause: IndexClause) -> bool:
         """Whether the index finds the records of a clause: each alternative compares an indexed attribute with values."""
         return all(
-            self.serves(each.attribute) and not each.comparison.denies and each.comparison is not Comparison.CONTAINS
+            self.serves(each.attribute) and not each.operator.denies and each.operator is not Operator.CONTAINS
             for each in clause
         )
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from pilotage.model.errors import PilotageError
-from pilotage.model.records import Annotation, JobRecord
+from pilotage.model.records import Annotation, Deletion, JobRecord
 
 MAKE_CATALOGUE_AGAIN = (
     "the catalogue can be made again from the packs: while no service runs, remove catalogue.sqlite (and -wal, -shm), then run "
@@ -108,12 +108,12 @@ class RecordStore(RecordReader, Protocol):
         """Why nothing more can be written until the storage is opened again; empty while it works."""
         ...
 
-    def deleted_at(self, job: str) -> float | None:
-        """When the record of a job was last deleted; None if it never was."""
+    def deletion(self, job: str) -> Deletion | None:
+        """The last deletion of a job's record; None if it never was deleted."""
         ...
 
     def missing(self, parts: Collection[str]) -> set[str]:
-        """Those of some digests that are not stored."""
+        """Those of some digests that are not stored, or are known to be damaged."""
         ...
 
     def add_parts(self, parts: Iterable[tuple[str, bytes]]) -> list[str]:
@@ -133,6 +133,13 @@ class RecordStore(RecordReader, Protocol):
 
     def delete(self, job: str, *, at: float, author: str) -> bool:
         """Forget every revision of a record and its annotations; whether there was one. Parts stay until `collect`."""
+        ...
+
+    def advance_expiry_time(self, to: float, *, seconds_max: float) -> float:
+        """Move the time by which records expire towards a moment, by at most so many seconds, and return it.
+
+        It begins with the newest event of a record, or with that moment where there is no record.
+        """
         ...
 
     def unheard_since(self, before: float) -> list[str]:

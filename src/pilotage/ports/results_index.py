@@ -113,6 +113,14 @@ class ResultsIndex(Protocol):
         """The last job that made a content under a name; empty if unknown."""
         ...
 
+    def note_disposed(self, folder: str, files: Sequence[OutputFile]) -> None:
+        """Record that files are removed because no package needs them; they count as made until they are made again."""
+        ...
+
+    def disposed(self, folder: str, names: Collection[str]) -> dict[str, frozenset[str]]:
+        """The checksums of the contents of these names that were removed on purpose."""
+        ...
+
     def made_files(self, folder: str) -> Iterator[MadeFile]:
         """Every content made in a folder, by name, whether it is still there or not."""
         ...

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pilotage.model.events import payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.payloads import Payload
 from pilotage.model.jobs.layout import PackageId
 
@@ -150,6 +150,8 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.OutputsStaged, "attempt"),
         _type(payloads.AttemptFinished, "attempt"),
         _type(payloads.CommitGranted, "attempt", sources=ENGINE),
+        _type(file_payloads.OutputsStored, "attempt", sources=ENGINE),
+        _type(file_payloads.OutputsDisposed, "attempt", sources=ENGINE),
         _type(payloads.PilotRequested, "pilot"),
         _type(payloads.PilotStarted, "pilot"),
         _type(payloads.PilotEnded, "pilot"),
@@ -159,6 +161,12 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.SiteWoken, "site", sources=ENGINE),
         _type(payloads.SiteStanding, "site", sources=ENGINE),
         _type(payloads.SiteLatencies, "site", sources=ENGINE),
+        _type(file_payloads.FetchesOrdered, "site", sources=ENGINE),
+        _type(file_payloads.FilesFetched, "site", sources=ENGINE),
+        _type(file_payloads.FetchesFailed, "site", sources=ENGINE),
+        _type(file_payloads.RetentionSet, "site", sources=ENGINE),
+        _type(file_payloads.RemovalsOrdered, "site", sources=ENGINE),
+        _type(file_payloads.CachedFilesRemoved, "site", sources=ENGINE),
         _type(payloads.SiteDrained, "site", sources=ENGINE),
         _type(payloads.SiteProbed, "site", sources=ENGINE),
     )

@@ -115,6 +115,7 @@ class InputInPlace(Part, frozen=True, kw_only=True):
     sha256: Sha256 | None = None
     origin: InputOrigin = "folder"
     job: Name | None = None  # that made it
+    locator: Annotated[str, Meta(max_length=8192)] = ""  # from where it was brought to the site
 
     def __post_init__(self) -> None:
         """Check what the types cannot express."""

@@ -130,6 +130,11 @@ class WorkInput(Wire, frozen=True, kw_only=True):
     made: bool = False  # by a package of this job: a link to it is ours, and not a user's file
     content: bool = False  # stored by its sha256 in the book's content, and not in the job's tree
     executable: bool = False
+    cached: str = ""  # its name in the cache of the site; empty: it is not there
+    stored: bool = (
+        False  # also stored by its sha256 at the service: who does not see the tree fetches it once, from there
+    )
+    unpacked: bool = False  # the cached file is an archive of software, and `name` a folder with its files
 
 
 class WorkOutput(Wire, frozen=True, kw_only=True):
@@ -139,6 +144,7 @@ class WorkOutput(Wire, frozen=True, kw_only=True):
     expression: str = ""  # matched against whole names; a match outside `folder` is put into it
     folder: str = ""
     pattern: bool = False  # `name` is one; it must match at least one file
+    stored: str = ""  # how it is copied to stores, as declared; the agent has no part in that
 
 
 class WorkBinary(Wire, frozen=True, kw_only=True):
@@ -218,6 +224,8 @@ class Work(Wire, frozen=True, kw_only=True):
     pre_skip_exit_code: int | None = None
     kept: str = ""  # a folder of the agent's site for results of finished binaries; a later attempt resumes after them
     keep_failed: bool = False
+    cache: str = ""  # the folder at its site that has the files that were brought there
+    visible_seconds: float = 0.0  # how long a network file system may show inputs late that exist; 0: not waited for
     software: str = ""  # id@version of each description that it uses
     provenance: WorkProvenance | None = None
     adopted: tuple[OutputFile, ...] | None = None  # it was made before and is in place: nothing is run
@@ -246,6 +254,7 @@ class AgentMessage(Wire, frozen=True, kw_only=True):
     exchange: Exchange
     logs: tuple[LogText, ...] = ()
     ended_token: str = ""  # the pilot's own token, now expired, beside that of its site: it asks for a new one
+    damaged: tuple[str, ...] = ()  # names in the cache of its site: these files have another content than they should
 
 
 class AgentReply(Wire, frozen=True, kw_only=True):

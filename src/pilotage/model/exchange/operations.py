@@ -121,6 +121,36 @@ class TrySite(SiteOperation, frozen=True, kw_only=True, tag="try-site"):
     """As `ProbeSite`, for a person who watches: the site is not judged by it."""
 
 
+class PinFiles(SiteOperation, frozen=True, kw_only=True, tag="pin-files"):
+    """Keep cached files of a site until the same person unpins them."""
+
+    locators: tuple[str, ...]
+    by: str = ""
+
+
+class UnpinFiles(SiteOperation, frozen=True, kw_only=True, tag="unpin-files"):
+    """End the pins of a person."""
+
+    locators: tuple[str, ...]
+    by: str = ""
+
+
+class PurgeFiles(SiteOperation, frozen=True, kw_only=True, tag="purge-files"):
+    """Remove cached files of a site; without locators all that no package needs and nobody pins or wants to keep."""
+
+    locators: tuple[str, ...] = ()
+    software: bool = False  # archives of software only
+    dry_run: bool = False  # only tell which ones would go
+
+
+class PurgedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cached file that a purge removes, or keeps for a reason."""
+
+    locator: str
+    size_bytes: int
+    kept: str = ""  # why; empty: it goes
+
+
 class LineFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The result for the files of a dropped line: counts, and the first names."""
 
@@ -138,12 +168,15 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     operation: int
     events: int
     files: LineFiles | None = None  # where a line was dropped
+    purged: tuple[PurgedFile, ...] = ()  # of a cache
 
 
 RefusedCode = Literal[
     "bad-id",
     "cleared",
     "consumer-started",
+    "file-needed",
+    "file-pinned",
     "files-read",
     "line-over",
     "dropped",
@@ -167,6 +200,7 @@ RefusedCode = Literal[
     "spent",
     "stage-laid-out",
     "too-many",
+    "unknown-file",
     "unknown-job",
     "unknown-line",
     "unknown-package",
@@ -186,7 +220,8 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AnyOperation = Kill | Hold | Release | Drop | Restore | Restart | Reschedule | Replicate | Clear
-AnySiteOperation = HibernateSite | WakeSite | ProbeSite | TrySite
+AnyFileOperation = PinFiles | UnpinFiles | PurgeFiles
+AnySiteOperation = HibernateSite | WakeSite | ProbeSite | TrySite | AnyFileOperation
 SiteDeed = Literal["hibernate", "wake", "probe", "try"]
 
 
@@ -254,4 +289,29 @@ class ExpandStage(msgspec.Struct, frozen=True, kw_only=True, tag="expand-stage")
     revision: int = 0  # of the outputs of its producers: an answer to an earlier one is outdated
 
 
-Effect = SubmitPilot | SubmitAttempt | CancelSubmitted | ExpandStage
+class FetchFile(msgspec.Struct, frozen=True, kw_only=True, tag="fetch-file", omit_defaults=True):
+    """Bring a file to the cache of a site under a name; reported as `FileArrived` or `FileNotFetched`."""
+
+    site: str
+    key: str
+    locator: str
+    name: str  # in the cache folder: never a user's text
+    size_bytes: int | None = None
+
+
+class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, tag="remove-file"):
+    """Remove a file from the cache of a site; reported as `FileGone`, also if it was not there."""
+
+    site: str
+    key: str
+    name: str
+
+
+class StoreOutputs(msgspec.Struct, frozen=True, kw_only=True, tag="store-outputs"):
+    """Copy the staged outputs of an attempt to their stores and verify them; reported as `OutputsCopied`."""
+
+    ref: AttemptRef
+
+
+FileEffect = FetchFile | RemoveFile | StoreOutputs
+Effect = SubmitPilot | SubmitAttempt | CancelSubmitted | ExpandStage | FileEffect

@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from pilotage.model.exchange.operations import CancelSubmitted, SubmitAttempt, SubmitPilot
+from pilotage.model.events.file_payloads import FailedCopy, StoredCopy
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import CancelSubmitted, FetchFile, RemoveFile, SubmitAttempt, SubmitPilot
 from pilotage.model.sites.entry import SiteEntry
 
 Trouble = Literal["failed", "connection-refused", "connection-timed-out"]
@@ -67,7 +69,40 @@ class SiteNoticed(SiteReport, frozen=True, kw_only=True, tag="noticed"):
     things: tuple[Noticed, ...] = ()
 
 
-AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen | SiteNoticed
+class FileArrived(SiteReport, frozen=True, kw_only=True, tag="file-arrived"):
+    """A file is in the cache of the site, and was verified."""
+
+    key: str
+    size_bytes: int
+    sha256: str
+    version: str = ""  # what its store said of it
+    seconds: float = 0.0
+
+
+class FileNotFetched(SiteReport, frozen=True, kw_only=True, tag="file-not-fetched"):
+    """A file could not be brought to the site, after the retries of the transfer."""
+
+    key: str
+    reason: str
+    message: str = ""
+    seconds: float = 0.0
+
+
+class FileGone(SiteReport, frozen=True, kw_only=True, tag="file-gone"):
+    """A file is not in the cache of the site any more; `key` is that of the order to remove it, or to fetch it, or its name."""
+
+    key: str
+
+
+AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen | SiteNoticed | FileArrived | FileNotFetched | FileGone
+
+
+class OutputsCopied(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of the service's own transfers to `StoreOutputs`; never from an agent."""
+
+    ref: AttemptRef
+    copies: tuple[StoredCopy, ...] = ()
+    failed: tuple[FailedCopy, ...] = ()
 
 
 # The exchange between a service and a site agent, which submits pilots there: requests go down, reports go up.
@@ -75,7 +110,7 @@ AnyReport = Submitted | SubmissionFailed | Gone | SiteSeen | SiteNoticed
 # Each side states everything that matters each time, and both identify things by their keys, so that a lost or repeated
 # message does no harm.
 
-SiteEffect = SubmitPilot | SubmitAttempt | CancelSubmitted
+SiteEffect = SubmitPilot | SubmitAttempt | CancelSubmitted | FetchFile | RemoveFile
 """Effects that a site can be asked for."""
 
 
@@ -94,6 +129,7 @@ class SiteAgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     token_until: float = 0.0  # when its pilots' token expires; 0: they have none
     reports: tuple[AnyReport, ...] = ()
     there: tuple[str, ...] = ()  # keys of batch jobs there that the service has not mentioned
+    cache: str = ""  # the folder that it brings files to; empty: an agent of an earlier release, which brings none
 
 
 class SiteAgentReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

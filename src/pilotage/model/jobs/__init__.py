@@ -1,3 +1,3 @@
 """Defines a job: its definition, submission, plan, graph and layout."""
 
-__all__ = ["definition", "estimates", "graph", "layout", "plan", "run_options", "submission"]
+__all__ = ["definition", "estimates", "file_plan", "graph", "layout", "plan", "run_options", "submission"]

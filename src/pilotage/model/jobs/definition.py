@@ -27,8 +27,8 @@ def _doc(text: str) -> Meta:
     return Meta(description=text)
 
 
-Acquisition = Literal["none", "self", "prefetch"]
-Retention = Literal["", "retain-indefinitely", "retain-temporarily", "deletable"]
+Acquisition = Literal["", "none", "self", "prefetch"]
+Retention = Literal["", "retain-indefinitely", "retain-temporarily", "deletable", "release"]
 Disposition = Literal["forward", "store", "retain-indefinitely", "retain-temporarily", "deletable"]
 Operator = Literal["dot", "cross", "flat-cross", "match"]
 ContainerEngine = Literal["any", "apptainer", "podman", "docker"]
@@ -55,13 +55,39 @@ class InputFile(Value, frozen=True, kw_only=True):
     """A file, or a pattern of files, that a binary needs."""
 
     name: Annotated[str, TEMPLATE, PATH, _doc("The file's name in the job's tree, or a pattern with `*`, `?`, `[…]`.")]
-    locator: Annotated[str, TEMPLATE, _doc("Where the file exists at run time: a URL, or a folder.")] = ""
+    locator: Annotated[
+        str,
+        TEMPLATE,
+        _doc(
+            "The URL of the file, or its absolute path; one that ends in `/` is a folder, to which the name is added."
+        ),
+    ] = ""
     size_bytes: Annotated[Count | None, _doc("Its size, estimated if need be.")] = None
+    sha256: Annotated[
+        str,
+        TEMPLATE,
+        _doc("With a locator: the checksum that its content must have; none: the one found in the store."),
+    ] = ""
     acquisition: Annotated[
         Acquisition,
-        _doc("`none`: it is there; `self`: the binary fetches it; `prefetch`: fetched to the site before the start."),
-    ] = "none"
-    disposition: Annotated[Retention, _doc("What happens to it afterwards; so far only keeping it is supported.")] = ""
+        _doc(
+            "`none`: it is in the job's tree; `self`: the binary fetches it; `prefetch`: it is brought to the cache of the"
+            " site before the start. Default: `prefetch` with a locator, else `none`."
+        ),
+    ] = ""
+    disposition: Annotated[
+        Retention,
+        _doc(
+            "With a locator, how long the cache of the site keeps it: `retain-indefinitely`, `retain-temporarily` (until space"
+            " is needed; the default), `deletable` (until no package needs it), or `release`: earlier wishes of this owner"
+            " end, and it is deletable. The longest wish of all jobs holds."
+        ),
+    ] = ""
+
+    @property
+    def brought(self) -> bool:
+        """Whether it is brought to the cache of the site before the package starts."""
+        return self.acquisition == "prefetch" or (bool(self.locator) and not self.acquisition)
 
 
 class OutputFile(Value, frozen=True, kw_only=True):
@@ -69,17 +95,37 @@ class OutputFile(Value, frozen=True, kw_only=True):
 
     name: Annotated[str, TEMPLATE, PATH, _doc("The file's name in the job's tree, or a pattern of names.")] = ""
     expression: Annotated[str, EXPRESSION, _doc("Instead of a name: a regular expression matched against names.")] = ""
-    folder: Annotated[str, TEMPLATE, PATH, _doc("Where files that match the expression are put.")] = ""
-    locator: Annotated[str, TEMPLATE, _doc("Where the file is uploaded to: a URL, or a folder.")] = ""
-    replicas: Annotated[Positive, _doc("How many copies the upload keeps.")] = 1
+    folder: Annotated[str, TEMPLATE, PATH, _doc("With an expression: the folder that matching files are put into.")] = (
+        ""
+    )
+    locator: Annotated[
+        str,
+        TEMPLATE,
+        _doc("The URL or path of its copy in a store; one that ends in `/` is a folder, to which the name is added."),
+    ] = ""
+    replicas: Annotated[
+        Positive, _doc("Copies of it in different stores: the one of `locator`, then in the stores of `files.archive`.")
+    ] = 1
     size_bytes: Annotated[Count | None, _doc("Its estimated size.")] = None
     dispositions: Annotated[
         tuple[Disposition, ...],
-        _doc("What is done with it; only one of retain and deletable. So far only keeping it here is supported."),
-    ] = (
-        "forward",
-        "retain-indefinitely",
-    )
+        _doc(
+            "What is done with it, in any combination: `forward` (to later packages), `store` (copied to stores, and verified,"
+            " before the package counts as done), and one of `retain-indefinitely` (kept in the job's tree) and `deletable`"
+            " (removed after its last consumer). Default: forwarded, and kept in the job's tree. `retain-temporarily` is not"
+            " supported yet."
+        ),
+    ] = ()
+
+    @property
+    def stored(self) -> bool:
+        """Whether copies of it are made in stores."""
+        return bool(self.locator) or self.replicas > 1 or "store" in self.dispositions
+
+    @property
+    def stored_as(self) -> str:
+        """How it is stored, as the document says; empty: not at all. An earlier result counts only if it was stored so."""
+        return f"{self.replicas} {self.locator}" if self.stored else ""
 
 
 class Binary(Value, frozen=True, kw_only=True):
@@ -243,6 +289,13 @@ class Source(Value, frozen=True, kw_only=True):
     job: Annotated[
         str, _doc("With `files`: outputs of this earlier job, by its id, or the newest finished one of this name.")
     ] = ""
+    site: Annotated[
+        str,
+        _doc(
+            "With `files`: files in the cache of this site, by a pattern of their names, or of their locators if it has a `/`;"
+            " `{x.name}` and `{x.size}` are the name and the size in bytes of a value."
+        ),
+    ] = ""
     group: Annotated[Positive | None, _doc("How many values to take at a time; the variable is then a list.")] = None
 
 
@@ -301,6 +354,22 @@ class Infrastructure(Value, frozen=True, kw_only=True):
     executions: Annotated[tuple[Execution, ...], _doc("One per type of job.")] = ()
 
 
+class Archive(Value, frozen=True, kw_only=True):
+    """A software as a file for one platform, which is brought to sites and unpacked there."""
+
+    locator: Annotated[
+        str, _doc("The URL of the archive (`.tar`, `.tar.gz`, `.tar.xz`, `.zip`), or its absolute path.")
+    ]
+    platform: Annotated[str, _doc("The platform it is for; none: any.")] = ""
+    sha256: Annotated[str, _doc("The checksum that it must have; none: the one found in the store.")] = ""
+    size_bytes: Annotated[Count | None, _doc("Its size.")] = None
+    folder: Annotated[
+        str,
+        PATH,
+        _doc("The name of the folder of unpacked files beside the inputs of a package; none: the software's id."),
+    ] = ""
+
+
 class Software(Value, frozen=True, kw_only=True):
     """A software described once: id, version, and how to start it where (GASW's release)."""
 
@@ -314,6 +383,12 @@ class Software(Value, frozen=True, kw_only=True):
         ),
     ] = ()
     environment: Annotated[Environment, _doc("Variables shared by all its infrastructures.")] = Environment()
+    archives: Annotated[
+        tuple[Archive, ...],
+        _doc(
+            "The software itself, one per platform: brought to a site before its first package that uses it starts there."
+        ),
+    ] = ()
     infrastructures: Annotated[tuple[Infrastructure, ...], _doc("How it is started where.")] = ()
     boutiques: Annotated[dict[str, Any] | None, _doc("A Boutiques descriptor, or the file that holds it.")] = None
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from pilotage.model.jobs.definition import AbortOn, Retry
 from pilotage.model.jobs.estimates import EarlierRunTime
+from pilotage.model.jobs.file_plan import FilePlan
 from pilotage.model.jobs.graph import Graph
 from pilotage.model.jobs.layout import PackageId, StageLayout
 from pilotage.model.resources import Demand
@@ -43,6 +44,8 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     input_bytes: int = 0  # of its inputs, as far as the document says
     output_bytes: int = 0  # of its outputs, likewise
     locators: tuple[str, ...] = ()  # of its inputs and outputs; `…*`: only the prefix is known
+    stores_outputs: bool = False  # some of its outputs are copied to stores before they are granted
+    disposes_outputs: bool = False  # some of its outputs are removed after their last consumer
 
 
 class LatePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +73,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
     earlier_run_times: tuple[
         EarlierRunTime, ...
     ] = ()  # from earlier runs, where the document gives none; for forecasts only
+    files: FilePlan | None = None  # that are brought to sites; none: no package needs one
 
     @property
     def count(self) -> int:

@@ -56,7 +56,7 @@ class Captured(Sent, frozen=True, kw_only=True):
     """A file that comes with a job, as it was at submission.
 
     Its bytes are stored by their sha256 with the book's content, unless it is too large: then it stays in its folder, and must
-    be unchanged when it is used.
+    be unchanged when it is used. If the inputs of the job were sent, its bytes are in the content store of the service.
     """
 
     sha256: str
@@ -80,6 +80,9 @@ class Submission(RunOptions, frozen=True, kw_only=True):
         default_factory=dict
     )  # by name in the tree; their content was sent before
     annotations: dict[str, str] = msgspec.field(default_factory=dict)  # names and values, kept as tags
+    sent_from: str = (
+        ""  # the folder, if the service does not see it: all captured files were sent, and results stay there
+    )
     custom: dict[str, str] = msgspec.field(
         default_factory=dict
     )  # names of custom data, and the sha256 of their content, which was sent before
@@ -108,6 +111,9 @@ class Origin(RunOptions, frozen=True, kw_only=True):
         str, ...
     ] = ()  # unknown when the job was submitted: packages that name them run by default
     captured: dict[str, Captured] = msgspec.field(default_factory=dict)
+    sent_from: str = (
+        ""  # the folder on another computer from which the inputs were sent; `folder` is then the service's own
+    )
     earlier_run_times: tuple[
         EarlierRunTime, ...
     ] = ()  # from earlier runs, where the document gives none; for forecasts only

@@ -222,6 +222,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     fairness_patience_seconds: float = 3600.0  # a job without a binding for this time goes before its equals
     provisioning: Provisioning = "forecast"
     provisioning_within: float = 0.1  # the work may take this share longer than with all pilots that it could use
+    fetch_attempts_max: int = 5  # failed fetches of one file to one site that hold the packages that wait for it
+    fetch_delay_seconds: float = 30.0  # before the next fetch of a file, doubled for each further failure
+    fetch_delay_seconds_max: float = 1800.0
     flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
     restart: RestartSettings = RestartSettings()
     selection: SelectionSettings = SelectionSettings()

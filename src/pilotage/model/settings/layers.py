@@ -16,12 +16,15 @@ from pilotage.model.errors import PilotageError, did_you_mean
 from pilotage.model.settings.settings import (
     SECTIONS,
     SETTINGS,
+    STORE_SETTINGS,
+    STORES,
     BadJournalAddress,
     Kind,
     Setting,
     Settings,
     without_password,
 )
+from pilotage.model.settings.stores import StoreSettings, store_faults
 
 PREFIX = "PILOTAGE_"
 ENVIRONMENT = "environment"
@@ -85,12 +88,25 @@ def settings_in_file(tree: Mapping[str, Any], *, origin: str) -> list[GivenSetti
     """The settings of a file: a table for each section."""
     given = []
     for section, content in tree.items():
-        if isinstance(content, Mapping) and section in SECTIONS:
+        if section == STORES and isinstance(content, Mapping):
+            names = _store_names(content)
+        elif isinstance(content, Mapping) and section in SECTIONS:
             names = {f"{section}.{key}": value for key, value in content.items()}
         else:
             names = {section: content}
         given += [GivenSetting(origin=origin, name=name, spelling=name, value=value) for name, value in names.items()]
     return given
+
+
+def _store_names(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of stores: a table for each store in the table of all."""
+    names: dict[str, Any] = {}
+    for store, values in content.items():
+        if isinstance(values, Mapping):
+            names |= {f"{STORES}.{store}.{key}": value for key, value in values.items()}
+        else:
+            names[f"{STORES}.{store}"] = values
+    return names
 
 
 def settings_in_environment(environment: Mapping[str, str]) -> list[GivenSetting]:
@@ -121,7 +137,7 @@ def settle(given: Iterable[GivenSetting], *, faults: Iterable[SettingFault] = ()
     found = list(faults)
     chosen: dict[str, GivenSetting] = {}
     for one in given:
-        row = SETTINGS.get(one.name)
+        row = _row(one.name)
         if row is None or (one.origin == ENVIRONMENT and one.spelling not in (row.variable, *SHORT_VARIABLES)):
             found.append(_unknown(one))
             continue
@@ -145,7 +161,7 @@ def settle(given: Iterable[GivenSetting], *, faults: Iterable[SettingFault] = ()
             found.append(SettingFault(origin=last.origin, name=last.spelling, message=str(fault)))
     if found:
         raise SettingsError(found)
-    settings = Settings(**sections)
+    settings = Settings(**sections, stores=_stores(chosen))
     if found := [_blamed(chosen, name, message) for name, message in _disagreements(settings)]:
         raise SettingsError(found)
     return settings
@@ -155,14 +171,37 @@ def _of(one: GivenSetting) -> str:
     return one.name.partition(".")[0]
 
 
+def _row(name: str) -> Setting | None:
+    """The row of a setting, also of one of a store."""
+    if not name.startswith(f"{STORES}."):
+        return SETTINGS.get(name)
+    store, _, key = name.removeprefix(f"{STORES}.").rpartition(".")
+    return STORE_SETTINGS.get(key) if store else None
+
+
+def _stores(chosen: Mapping[str, GivenSetting]) -> tuple[StoreSettings, ...]:
+    """The stores, by name; a later file may change a single key of one."""
+    stores: dict[str, dict[str, Any]] = {}
+    for name, one in chosen.items():
+        if name.startswith(f"{STORES}."):
+            store, _, key = name.removeprefix(f"{STORES}.").rpartition(".")
+            stores.setdefault(store, {})[key] = one.value
+    return tuple(StoreSettings(name=name, **values) for name, values in sorted(stores.items()))
+
+
 def _unknown(one: GivenSetting) -> SettingFault:
     if one.origin == ENVIRONMENT:
         known = [row.variable for row in SETTINGS.values()] + [*SHORT_VARIABLES, *OTHER_VARIABLES]
         message, hint = "no setting has this variable", did_you_mean(one.spelling.upper(), known)
+    elif one.name == STORES or (one.name.startswith(f"{STORES}.") and one.name.count(".") == 1):
+        message, hint = "this is no store", "write [stores.NAME] and its keys below"
+    elif one.name.startswith(f"{STORES}."):
+        message = "there is no such setting of a store"
+        hint = did_you_mean(one.name.rpartition(".")[2], STORE_SETTINGS)
     elif one.name in SECTIONS:
         message, hint = "this is a section, not a setting", f"write [{one.name}] and its keys below"
     elif "." not in one.name:
-        message, hint = "there is no such section", did_you_mean(one.name, SECTIONS)
+        message, hint = "there is no such section", did_you_mean(one.name, [*SECTIONS, STORES])
     else:
         siblings = [row.name for row in SETTINGS.values() if row.section == _of(one)]
         message, hint = "there is no such setting", did_you_mean(one.name, siblings or SETTINGS)
@@ -172,6 +211,10 @@ def _unknown(one: GivenSetting) -> SettingFault:
 def _blamed(chosen: Mapping[str, GivenSetting], name: str, message: str) -> SettingFault:
     """A fault of several settings together, at the origin of the one it names."""
     one = chosen.get(name)
+    if one is None and name.startswith(f"{STORES}."):  # a key that is missing belongs to the file of the others
+        store = ".".join(name.split(".")[:2])
+        origin = next(each.origin for key, each in chosen.items() if key.startswith(f"{store}."))
+        return SettingFault(origin=origin, name=name, message=message)
     origin, spelling = (one.origin, one.spelling) if one else ("defaults", name)
     return SettingFault(origin=origin, name=spelling, message=message)
 
@@ -228,6 +271,7 @@ def _disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
         if not _ATTRIBUTE.fullmatch(attribute):
             yield "query.indexed", f"expected names such as owner or tag.study, got {attribute!r}"
     yield from _mail_disagreements(settings)
+    yield from _store_disagreements(settings)
 
 
 def _can_be_a_host(text: str) -> bool:
@@ -253,6 +297,16 @@ def _mail_disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
         for address in addresses:
             if not _ADDRESS.fullmatch(address):
                 yield f"notifications.{key}", f"expected an address such as farm@example.org, got {address!r}"
+
+
+def _store_disagreements(settings: Settings) -> Iterable[tuple[str, str]]:
+    names = [store.name for store in settings.stores]
+    for store in settings.stores:
+        for key, message in store_faults(store):
+            yield f"{STORES}.{store.name}.{key}".rstrip("."), message
+    for name in settings.files.archive:
+        if name not in names:
+            yield "files.archive", f"there is no [stores.{name}]; {did_you_mean(name, names)}".rstrip("; ")
 
 
 def _get(settings: Settings, name: str) -> Any:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from pilotage.model.errors import PilotageError, did_you_mean, near_name
 from pilotage.model.settings.engine import SKEW_SECONDS, EngineSettings, Order, Provisioning, SelectionSettings
+from pilotage.model.settings.stores import FilesSettings, StoreSettings
 
 # The address of a journal: `sqlite:DIR`, `postgresql://…` or the URL of another adapter; shown without its password.
 
@@ -155,6 +156,10 @@ class ServiceSettings(Section, frozen=True, kw_only=True):
     batch_bytes_max: Annotated[Limit, _doc("Bytes of one batch; a larger one is refused with 413.")] = 8 * MEBIBYTE
     event_bytes_max: Annotated[Limit, _doc("Bytes of one event; the rest of its batch is kept.")] = 4 * MEBIBYTE
     tag_bytes_max: Annotated[Limit, _doc("Bytes of the value of one tag.")] = 64 * KIBIBYTE
+    content_bytes_max: Annotated[
+        Limit, _doc("Bytes of one file that is sent with a job; a larger one is refused with 413.")
+    ] = 1024 * 1024 * MEBIBYTE
+    content_days: Annotated[Days, _doc("Days that a file which was sent is kept if no job uses it.")] = 7.0
     token_days: Annotated[
         Days, _doc("Lifetime of the token of a site's agents; active agents renew it in its last third.")
     ] = 7.0
@@ -240,6 +245,12 @@ class EngineSection(Section, frozen=True, kw_only=True):
             "Packages of one activity that failed permanently, or in the same way, after which their job is held; 0: never."
         ),
     ] = _ENGINE.flood_packages
+    fetch_attempts_max: Annotated[
+        Limit, _doc("Failed fetches of one file to one site after which the packages that wait for it are held.")
+    ] = _ENGINE.fetch_attempts_max
+    fetch_delay_seconds: Annotated[
+        Interval, _doc("Delay before a file that could not be fetched is tried again; it doubles with each failure.")
+    ] = _ENGINE.fetch_delay_seconds
     probe_seconds: Annotated[Interval, _doc("Shortest time between two automatic probes of a site.")] = 3600.0
     probe_timeout_seconds: Annotated[Interval, _doc("Time after which a probe without a pilot has failed.")] = (
         _ENGINE.probe_timeout_seconds
@@ -343,6 +354,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     provenance: ProvenanceSettings = ProvenanceSettings()
     query: QuerySettings = QuerySettings()
     notifications: NotificationSettings = NotificationSettings()
+    files: FilesSettings = FilesSettings()
+    stores: tuple[StoreSettings, ...] = ()  # those of `[stores.NAME]`, by name
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,24 +381,28 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return f"PILOTAGE_{self.section}_{self.key}".upper()
 
 
-SECTIONS: Mapping[str, type[msgspec.Struct]] = {f.name: f.type for f in msgspec.structs.fields(Settings)}
+STORES = "stores"
+SECTIONS: Mapping[str, type[msgspec.Struct]] = {
+    f.name: f.type for f in msgspec.structs.fields(Settings) if f.name != STORES
+}
 
 
-def _rows() -> Iterator[Setting]:
-    for section, struct in SECTIONS.items():
-        for field in msgspec.structs.fields(struct):
-            kind, choices, metas = _unwrap(field.type)
-            description = next(meta.description for meta in metas if meta.description)
-            yield Setting(
-                section=section,
-                key=field.name,
-                kind=kind,
-                default=field.default,
-                description=description or "",
-                choices=choices,
-                least=next((meta.ge for meta in metas if meta.ge is not None), None),
-                most=next((meta.le for meta in metas if meta.le is not None), None),
-            )
+def _rows(section: str, struct: type[msgspec.Struct]) -> Iterator[Setting]:
+    for field in msgspec.structs.fields(struct):
+        kind, choices, metas = _unwrap(field.type)
+        if not metas:  # a name that the section's title gives
+            continue
+        description = next(meta.description for meta in metas if meta.description)
+        yield Setting(
+            section=section,
+            key=field.name,
+            kind=kind,
+            default=field.default,
+            description=description or "",
+            choices=choices,
+            least=next((meta.ge for meta in metas if meta.ge is not None), None),
+            most=next((meta.le for meta in metas if meta.le is not None), None),
+        )
 
 
 def _unwrap(annotation: Any) -> tuple[Kind, tuple[str, ...], list[Meta]]:
@@ -400,23 +417,27 @@ def _unwrap(annotation: Any) -> tuple[Kind, tuple[str, ...], list[Meta]]:
 
 _KINDS: dict[Any, Kind] = {str: "text", int: "whole number", float: "number", tuple[str, ...]: "list of texts"}
 
-SETTINGS: Mapping[str, Setting] = {row.name: row for row in _rows()}
+SETTINGS: Mapping[str, Setting] = {
+    row.name: row for section, struct in SECTIONS.items() for row in _rows(section, struct)
+}
 """Every setting by its name, `section.key`, in the order of the reference page."""
+STORE_SETTINGS: Mapping[str, Setting] = {row.key: row for row in _rows(f"{STORES}.NAME", StoreSettings)}
+"""The settings of each store by their keys."""
 
 
 def settings_tables() -> str:
     """Every section with its settings, as Markdown for the reference page."""
-    parts = []
-    for section, struct in SECTIONS.items():
-        parts.append(f"## `[{section}]`\n\n{(struct.__doc__ or '').strip()}\n")
-        parts.append("| key | value | default | meaning |\n|---|---|---|---|")
-        parts += [
-            f"| `{row.key}` | {_accepted(row)} | {_shown(row.default)} | {row.description} |"
-            for row in SETTINGS.values()
-            if row.section == section
-        ]
-        parts.append("")
+    parts = [part for section, struct in SECTIONS.items() for part in _table(section, struct)]
+    parts += _table(f"{STORES}.NAME", StoreSettings)
     return "\n".join(parts)
+
+
+def _table(section: str, struct: type[msgspec.Struct]) -> Iterator[str]:
+    yield f"## `[{section}]`\n\n{(struct.__doc__ or '').strip()}\n"
+    yield "| key | value | default | meaning |\n|---|---|---|---|"
+    for row in _rows(section, struct):
+        yield f"| `{row.key}` | {_accepted(row)} | {_shown(row.default)} | {row.description} |"
+    yield ""
 
 
 def _accepted(row: Setting) -> str:

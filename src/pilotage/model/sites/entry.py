@@ -84,8 +84,8 @@ class SiteEntry(Value, frozen=True, kw_only=True):
         tuple[str, ...],
         _doc(
             "Stores that its nodes reach, by URL prefix; none: unknown. A package that fetches an input"
-            " itself (`acquisition: self`) from a `locator` elsewhere does not run there; pilotage transfers nothing to or from"
-            " stores, and other locators are not supported yet."
+            " itself (`acquisition: self`) from a `locator` elsewhere does not run there;"
+            " files that are brought to the site or stored do not depend on it."
         ),
     ] = ()
     software: Annotated[tuple[str, ...], _doc("Installed software: `ID` or `ID/VERSION`; none: unknown.")] = ()
@@ -93,6 +93,15 @@ class SiteEntry(Value, frozen=True, kw_only=True):
     location: Annotated[Location | None, _doc("For the map.")] = None
     initial_score: Annotated[float | None, _doc("Its score before anything is known of it.")] = None
     idle_seconds: Annotated[Seconds, _doc("Time without work after which a pilot ends.")] = 300.0
+    cache: Annotated[
+        str,
+        _doc(
+            "The folder for files that are brought there, on a disk that all nodes see; none: `cache` in its own folder."
+        ),
+    ] = ""
+    cache_bytes: Annotated[Count | None, _doc("Space for those files; none: no limit.")] = None
+    transfers_max: Annotated[Positive, _doc("Files that are brought there at once.")] = 8
+    transfer_bytes_per_second: Annotated[Count, _doc("All files that are brought there together; 0: no limit.")] = 0
 
 
 SITES_MAX = 1000
@@ -159,4 +168,5 @@ def site_of(entry: SiteEntry) -> Site:
         software=entry.software,
         users=entry.users,
         initial_score=entry.initial_score,
+        cache_bytes=entry.cache_bytes,
     )

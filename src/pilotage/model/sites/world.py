@@ -127,6 +127,19 @@ class SiteWorld(Value, frozen=True, kw_only=True):
     )
     black_holes: Annotated[tuple[Spell, ...], _doc("When every attempt there fails within a second.")] = ()
     drift: Annotated[tuple[Change, ...], _doc("What changes while the job runs.")] = ()
+    bytes_per_second: Annotated[
+        NotNegative, _doc("Speed of the transfer of a file to its cache; 0: that of the store.")
+    ] = 0.0
+
+
+class StoreWorld(Value, frozen=True, kw_only=True):
+    """How a store behaves that files are fetched from and copied to."""
+
+    url: Annotated[str, Meta(min_length=1), _doc("Its locators begin with this; the longest that fits counts.")]
+    latency_seconds: Annotated[Seconds, _doc("Time that each transfer takes in addition.")] = 0.0
+    bytes_per_second: Annotated[NotNegative, _doc("Speed of each transfer; 0: no limit.")] = 0.0
+    failure_probability: Annotated[Share, _doc("Probability that a transfer fails.")] = 0.0
+    outages: Annotated[tuple[Spell, ...], _doc("When it does not answer: transfers that end then fail.")] = ()
 
 
 class ActivityWorld(Value, frozen=True, kw_only=True):
@@ -158,6 +171,9 @@ class WorldFile(Value, frozen=True, kw_only=True):
     pilotage: Annotated[int, _doc("The version of this file's language.")] = WORLD_VERSION
     sites: Annotated[tuple[SiteWorld, ...], _doc("The sites.")] = ()
     packages: Annotated[PackagesWorld, _doc("The packages.")] = PackagesWorld()
+    stores: Annotated[
+        tuple[StoreWorld, ...], _doc("The stores; transfers with any other take no time and never fail.")
+    ] = ()
 
 
 # Observations of sites and packages, from a book or a trace, to which a world is fitted.
