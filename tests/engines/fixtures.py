@@ -11,9 +11,11 @@ from tests.engines.errors import EngineError
 from tests.engines.gridengine import GridEngine
 from tests.engines.podman import CannotRun, Podman
 from tests.engines.postgres import PostgresServer
+from tests.engines.s3 import S3Server
 from tests.engines.slurm import SlurmCluster
 from tests.engines.smtp import MailServer
 from tests.engines.sshd import SshServer
+from tests.engines.webdav import WebdavServer
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +52,28 @@ def ssh_server() -> Iterator[SshServer]:
     """A real SSH server on loopback, whose folders can be mounted."""
     try:
         server = SshServer()
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A server of S3 on loopback, which accepts every credential."""
+    try:
+        server = S3Server()
+    except EngineError as error:
+        pytest.fail(str(error), pytrace=False)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def webdav_server() -> Iterator[WebdavServer]:
+    """A WebDAV server on loopback, open to everybody."""
+    try:
+        server = WebdavServer()
     except EngineError as error:
         pytest.fail(str(error), pytrace=False)
     with server:

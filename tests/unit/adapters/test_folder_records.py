@@ -271,3 +271,21 @@ def test_its_files_are_closed_to_other_users(folder: Path) -> None:
         "catalogue.sqlite", "lock", PACK,
     }  # fmt: skip
     assert {oct(each.stat().st_mode & 0o077) for each in folder.rglob("*")} == {"0o0"}
+
+
+def read_bytes() -> int:
+    """How much this process has read from files so far."""
+    return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["rchar"])
+
+
+def test_gc_reads_each_pack_once(folder: Path) -> None:
+    store = opened(folder)
+    for number in range(8):
+        store_one(store, f"j{number}", os.urandom(1_000_000))
+    before = read_bytes()
+    store.collect(dry_run=False)
+    assert read_bytes() - before < 1.5 * (folder / PACK).stat().st_size
+    before = read_bytes()
+    store.collect(dry_run=True)
+    assert read_bytes() - before < 0.5 * (folder / PACK).stat().st_size  # nothing is removed, so nothing is checked
+    store.close()

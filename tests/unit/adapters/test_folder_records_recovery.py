@@ -118,7 +118,9 @@ def test_a_record_that_was_deleted_and_came_again_outlives_collection_and_a_lost
     store = FolderRecords(folder)
     store_one(store, "j1", b"one")
     store.delete("j1", at=5.0, author="ada")
-    assert store.deleted_at("j1") == 5.0
+    deletion = store.deletion("j1")
+    assert deletion is not None
+    assert deletion.at == 5.0
     store_one(store, "j1", b"one")
     store.annotate(Annotation(job="j1", name="n", at=6.0, author="ada", text="x"))
     store.collect(dry_run=False)

@@ -27,6 +27,7 @@ from pilotage.model.settings.settings import (
     settings_tables,
     without_password,
 )
+from pilotage.model.settings.stores import StoreSettings
 from tests.kit.reaching import share
 
 GENERATED = re.compile(r"<!-- generated: settings -->\n(.*?)<!-- end of generated -->", re.DOTALL)
@@ -123,6 +124,7 @@ def test_every_setting_has_a_variable_and_none_is_one_of_the_others(machine: Mac
         "PILOTAGE_NOTIFICATIONS_CLUSTER_MANAGEMENT": "a@b,c@d",
         "PILOTAGE_NOTIFICATIONS_GRID_CONTROL": "",
         "PILOTAGE_JOURNAL_URL": "sqlite:/x",
+        "PILOTAGE_FILES_ARCHIVE": "",
     }
     settings = machine.load()
     assert settings.query.indexed == ("owner", "tag.study")
@@ -144,7 +146,7 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
     [
         ("[service]\nprot = 1", "service.prot: there is no such setting; did you mean 'service.port'?"),
         ("[servce]\nport = 1", "servce: there is no such section; did you mean 'service'?"),
-        ("port = 1", "port: there is no such section; known here: book, engine, journal, notifications, "),
+        ("port = 1", "port: there is no such section; known here: book, engine, files, journal, notifications, "),
         ("service = 1", "service: this is a section, not a setting; write [service] and its keys below"),
         ("[service]\nport = '1'", "service.port: expected a whole number, got '1'"),
         ("[service]\nport = true", "service.port: expected a whole number, got true"),
@@ -174,6 +176,18 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
         ("[journal]\nurl = 'mysql:x'", "journal.url: this is not the address of a journal; expected sqlite:DIR"),
         ("[service]\nport = 1979-05-27", "service.port: expected a whole number, got a date"),
         ("[service\n", "is not TOML: "),
+        ("stores = 1", "stores: this is no store; write [stores.NAME]"),
+        ("[stores]\ntape = 1", "stores.tape: this is no store; write [stores.NAME]"),
+        ("[stores.tape]\nurl = '/x'\ntoken_file = '/a'", "stores.tape.token_file: a store of file locators has no"),
+        ("[stores.tape]\nconcurrency = 3", "stores.tape.url: a store needs the url of its files"),
+        ("[stores.tape]\nurl = '/x'\nconcurrency = 0", "stores.tape.concurrency: expected at least 1, got 0"),
+        ("[stores.tape]\nurl = '/x'\nuser_name = 'a'", "stores.tape.user_name: there is no such setting of a store"),
+        ("[stores.tape]\nurl = 'https://a:b@c/'", "stores.tape.url: a locator holds no password"),
+        ("[stores.tape]\nurl = 'https://c/'\nuser = 'a'", "stores.tape.user: user and password_file belong together"),
+        ("[stores.tape]\nurl = 'https://c/'\ntoken_file = 't'", "stores.tape.token_file: expected an absolute path"),
+        ("[stores.tape]\nurl = 's3://x'\nendpoint = 'host'", "stores.tape.endpoint: expected a URL such as"),
+        ("[stores.'Tape 1']\nurl = '/x'", "stores.Tape 1: the name of a store has small letters"),
+        ("[files]\narchive = ['tape']", "files.archive: there is no [stores.tape]"),
     ],
 )
 def test_a_fault_names_its_file_and_its_setting(machine: Machine, text: str, fault: str) -> None:
@@ -192,6 +206,17 @@ def test_a_file_that_is_not_text_or_not_a_file_is_refused_by_name(machine: Machi
     assert project == f"{file}: is not UTF-8: byte 6 is 0xff"
     file.write_bytes(b"#" * (1024 * 1024 + 1))
     assert "larger than 1048576 bytes" in machine.faults()
+
+
+def test_a_store_is_a_table_of_its_own_and_a_later_file_changes_single_keys(machine: Machine) -> None:
+    machine.write("[stores.tape]\nurl = 's3://tape/run3'\nconcurrency = 2\n[stores.disk]\nurl = '/data'\n", into="user")
+    machine.write("[stores.tape]\nendpoint = 'http://here'\n[files]\narchive = ['tape', 'disk']\n")
+    settings = machine.load()
+    assert settings.stores == (
+        StoreSettings(name="disk", url="/data"),
+        StoreSettings(name="tape", url="s3://tape/run3", concurrency=2, endpoint="http://here"),
+    )
+    assert settings.files.archive == ("tape", "disk")
 
 
 def test_faults_of_all_sources_are_told_at_once(machine: Machine) -> None:

@@ -81,6 +81,20 @@ def test_the_file_of_a_small_job_is_small(tmp_path: Path) -> None:
             assert book.execute("PRAGMA page_size").fetchone() == (locations.PAGE_BYTES,)
 
 
+def test_the_file_of_a_sealed_job_has_no_tables_that_stay_empty(tmp_path: Path) -> None:
+    with opened(tmp_path) as journal:
+        a_book(journal)
+        journal.seal("j1")
+    with closing(sqlite3.connect(sealed_path(tmp_path, "j1"))) as book:
+        tables = {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        views = {name for (name,) in book.execute("SELECT name FROM sqlite_master WHERE type = 'view'")}
+        assert book.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert tables == {
+        "contents", "counters", "events", "jobs", "nodes", "package_facts", "pilots", "sites", "stages", "streams", "tags",
+    }  # fmt: skip
+    assert views == {"attempts", "files", "packages", "phases"}
+
+
 def test_packages_of_a_sealed_job_are_found_only_where_it_is_named(tmp_path: Path) -> None:
     with opened(tmp_path) as journal:
         a_book(journal)

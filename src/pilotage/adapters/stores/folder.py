@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
+from pilotage.adapters.stores.contents import DRAFT, open_source, pieces_of, refuse_changed, refuse_other, sha256_of
+from pilotage.model.locators import BadLocator, locator_below, parse_locator, shown_locator
+from pilotage.model.settings.stores import StoreSettings
 from pilotage.ports.job_tree import StoreError
-from pilotage.ports.store import AlreadyInStore, NotInStore, StoreObject
+from pilotage.ports.store import (
+    CHUNK_BYTES,
+    AccessDenied,
+    AlreadyInStore,
+    FileChanged,
+    NotInStore,
+    PresignedRequest,
+    StoreFull,
+    StoreObject,
+    StoreUnreachable,
+)
 
-_DRAFT = ".pilotage-draft-"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENOTCONN, errno.EHOSTDOWN})
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class FolderStore:
@@ -27,39 +40,64 @@ class FolderStore:
         with _store_errors(locator):
             return _object(locator, path)
 
-    def checksum(self, locator: str) -> str:
+    def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
+        """The content from an offset on."""
+        path = path_of(locator)
+        with _store_errors(locator), path.open("rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise NotInStore("not a file", subject=shown_locator(locator))
+            began = _version(found)
+            if version and began != version:
+                raise FileChanged("the file is another one than before", subject=shown_locator(locator))
+            file.seek(offset)
+            while piece := file.read(CHUNK_BYTES):
+                yield piece
+            if _version(os.fstat(file.fileno())) != began:
+                raise FileChanged("the file changed while it was read", subject=shown_locator(locator))
+
+    def checksum(self, locator: str, *, version: str = "") -> str:
         """The sha256 of a file."""
-        with _store_errors(locator), path_of(locator).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(self.read(locator, version=version))
 
     def list(self, prefix: str) -> Iterator[StoreObject]:
         """The files below a folder, sorted by locator; empty if the folder does not exist."""
         root = path_of(prefix)
-        base = prefix.rstrip("/")
         found: list[StoreObject] = []
         with _store_errors(prefix):
             for folder, _, names in os.walk(root, onerror=_refuse_unless_gone):
                 for name in names:
                     path = Path(folder, name)
-                    below = path.relative_to(root).as_posix()
-                    one = _object(f"{base}/{_quoted(prefix, below)}", path)
-                    if one is not None and not name.startswith(_DRAFT):
+                    one = _object(locator_below(prefix, path.relative_to(root).as_posix()), path)
+                    if one is not None and not name.startswith(DRAFT):
                         found.append(one)
         return iter(sorted(found, key=lambda each: each.locator))
 
-    def fetch(self, locator: str, target: str) -> StoreObject:
-        """Copy a file from the store."""
-        source = path_of(locator)
-        with _store_errors(locator):
-            _copy(source, Path(target), os.replace)
-            return _present(locator, source)
-
-    def put(self, source: str, locator: str) -> StoreObject:
+    def put(
+        self, source: str, locator: str, *, replaces: str = "", sent: Callable[[int], None] = lambda _: None
+    ) -> StoreObject:
         """Copy a file into the store; makes its folder if needed."""
         target = path_of(locator)
-        with _store_errors(locator):
+        with open_source(source) as reading, _store_errors(locator):
+            refuse_other(_object(locator, target), replaces, locator)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy(Path(source), target, _link_once)
+            descriptor, draft = tempfile.mkstemp(prefix=DRAFT, dir=target.parent)
+            try:
+                size_bytes = os.fstat(reading.fileno()).st_size
+                with os.fdopen(descriptor, "wb", buffering=0) as writing:
+                    for piece in pieces_of(reading, sent=sent):
+                        _write(writing.fileno(), piece)
+                    os.fsync(writing.fileno())
+                refuse_changed(reading, size_bytes=size_bytes, locator=locator)
+                Path(draft).chmod(0o644)
+                if replaces:
+                    refuse_other(_object(locator, target), replaces, locator)
+                    Path(draft).replace(target)
+                else:
+                    _publish(Path(draft), target, locator)
+            finally:
+                with suppress(FileNotFoundError):
+                    Path(draft).unlink()
             return _present(locator, target)
 
     def delete(self, locator: str) -> bool:
@@ -71,32 +109,40 @@ class FolderStore:
             path.unlink(missing_ok=True)
         return True
 
+    def presigned_get(self, locator: str, *, seconds: float) -> PresignedRequest | None:
+        """A folder has none."""
+        return None
 
-def folder_store() -> FolderStore:
+    def presigned_put(self, locator: str, *, seconds: float, content_type: str) -> PresignedRequest | None:
+        """A folder has none."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+
+def folder_store(_: StoreSettings) -> FolderStore:
     """The store of the scheme `file`."""
     return FolderStore()
 
 
 def path_of(locator: str) -> Path:
     """The path of a locator; raises `StoreError` if it is not on this computer."""
-    parts = urlsplit(locator)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and not parts.query and not parts.fragment:
-        path = unquote(parts.path)
-    else:
-        path = locator
-    if not path.startswith("/") or "\0" in path or ".." in path.split("/"):
+    try:
+        parsed = parse_locator(locator)
+    except BadLocator as fault:
+        raise StoreError(fault.what, subject=fault.subject, expected="file:///PATH or an absolute path") from fault
+    if parsed.scheme != "file" or not parsed.path.startswith("/"):
         raise StoreError(
-            "not a file of this computer", subject=locator[:200], expected="file:///PATH or an absolute path"
+            "not a file of this computer",
+            subject=shown_locator(locator),
+            expected="file:///PATH or an absolute path",
         )
-    return Path(path)
+    return Path(parsed.path)
 
 
-def _quoted(prefix: str, name: str) -> str:
-    if not prefix.startswith("file:"):
-        return name
-    from urllib.parse import quote
-
-    return quote(name)
+def _version(found: os.stat_result) -> str:
+    return f"{found.st_mtime_ns}-{found.st_size}-{found.st_ino}"
 
 
 def _object(locator: str, path: Path) -> StoreObject | None:
@@ -106,34 +152,31 @@ def _object(locator: str, path: Path) -> StoreObject | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         return None
-    return StoreObject(locator=locator, size_bytes=found.st_size, modified_at=found.st_mtime)
+    return StoreObject(locator=locator, size_bytes=found.st_size, modified_at=found.st_mtime, version=_version(found))
 
 
 def _present(locator: str, path: Path) -> StoreObject:
     found = _object(locator, path)
     if found is None:
-        raise NotInStore("no such file", subject=locator)
+        raise NotInStore("no such file", subject=shown_locator(locator))
     return found
 
 
-def _copy(source: Path, target: Path, name_it: Callable[[str, Path], None]) -> None:
-    """Copy to a draft beside the target, and rename it when complete."""
-    with source.open("rb") as reading:
-        descriptor, draft = tempfile.mkstemp(prefix=_DRAFT, dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as writing:
-                shutil.copyfileobj(reading, writing, 2**20)
-                writing.flush()
-                os.fsync(writing.fileno())
-            Path(draft).chmod(0o644)
-            name_it(draft, target)
-        finally:
-            with suppress(FileNotFoundError):
-                Path(draft).unlink()
+def _publish(draft: Path, target: Path, locator: str) -> None:
+    """Name a draft; raises `FileExistsError` if there is a file by now."""
+    try:
+        target.hardlink_to(draft)
+    except OSError as fault:
+        if fault.errno not in _NO_LINKS:
+            raise
+        refuse_other(_object(locator, target), "", locator)  # as near to a link as such a file system comes
+        draft.replace(target)
 
 
-def _link_once(draft: str, target: Path) -> None:
-    target.hardlink_to(draft)
+def _write(descriptor: int, piece: bytes) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _refuse_unless_gone(fault: OSError) -> None:
@@ -144,11 +187,17 @@ def _refuse_unless_gone(fault: OSError) -> None:
 @contextmanager
 def _store_errors(locator: str) -> Iterator[None]:
     """Turn an `OSError` into an error of the store."""
+    subject = shown_locator(locator)
     try:
         yield
-    except FileNotFoundError as fault:
-        raise NotInStore("no such file", subject=locator) from fault
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        raise NotInStore("no such file", subject=subject) from fault
+    except IsADirectoryError as fault:
+        raise NotInStore("not a file", subject=subject) from fault
     except FileExistsError as fault:
-        raise AlreadyInStore("the file exists, and is not replaced", subject=locator) from fault
+        raise AlreadyInStore("another file is there, and is not replaced", subject=subject) from fault
+    except PermissionError as fault:
+        raise AccessDenied("this user may not do that", subject=subject) from fault
     except OSError as fault:
-        raise StoreError(f"the store cannot be used: {fault.strerror}", subject=locator) from fault
+        kind = StoreFull if fault.errno in _FULL else StoreUnreachable if fault.errno in _PASSING else StoreError
+        raise kind(f"the folder cannot be used: {fault.strerror}", subject=subject) from fault

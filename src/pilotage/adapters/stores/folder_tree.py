@@ -71,6 +71,8 @@ def take_back(brought: Sequence[tuple[str, str]]) -> None:
 
 
 STATE_FOLDER = ".pilotage"
+FOLDERS = "folders"
+"""Folder in the state folder for jobs whose inputs were sent: each has a folder of its own there."""
 STAGED_BESIDE = ".pilotage-staged"
 """Folder for staged outputs if the state folder is on another file system than the results."""
 
@@ -81,6 +83,7 @@ Learn = Callable[[str], bool]
 
 log = logging.getLogger(__name__)
 
+_DRAFT = ".part"
 _STAGED = re.compile(r"([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+)-([0-9]+)")
 _STAGING = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _NOT_PLAIN = frozenset({"", ".", "..", STATE_FOLDER, STAGED_BESIDE})
@@ -98,6 +101,7 @@ class FolderTree:
         """
         self._state = state
         self._inside = f"{os.path.abspath(state)}/"
+        self._sent = f"{self._inside}{FOLDERS}/"  # the folders of jobs whose inputs were sent
         self._checksums = Checksums(index)
         self._index = index
         self._learn = learn
@@ -142,7 +146,7 @@ class FolderTree:
     def write_staged(self, folder: str, ref: AttemptRef, *, number: int, offset: int, data: bytes) -> None:
         """Write a piece of a staged file."""
         staged = self.staged_folder(folder, ref.job)
-        path = self._staged_file(folder, ref, number)
+        path = self.staged_file(folder, ref, number)
         try:
             try:
                 handle = os.open(path, _STAGING, 0o644)
@@ -160,13 +164,15 @@ class FolderTree:
             raise _store_error(fault, path, "cannot stage an output") from fault
 
     def discard(self, folder: str, ref: AttemptRef, count: int) -> None:
-        """Remove the staged files of an attempt: the reported ones, and those staged before a report."""
+        """Remove the staged files of an attempt: the reported ones, and those staged before a report, also in part."""
         number = 0
         while True:
-            path = self._staged_file(folder, ref, number)
+            path = self.staged_file(folder, ref, number)
             try:
                 os.unlink(path)
             except FileNotFoundError:
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{path}{_DRAFT}")  # its agent was killed while it copied the file
                 if number >= count:
                     return
             except OSError as fault:
@@ -179,7 +185,7 @@ class FolderTree:
         path = self._staged_path(folder, job)
         with suppress(OSError):
             for name in os.listdir(path):
-                if _STAGED.fullmatch(name) or is_mark(name):
+                if _STAGED.fullmatch(name.removesuffix(_DRAFT)) or is_mark(name):
                     os.unlink(os.path.join(path, name))
             os.rmdir(path)
         self._made.discard(path)
@@ -209,7 +215,8 @@ class FolderTree:
             raise _store_error(fault, folder, "cannot use the folder of the results") from fault
         return os.path.join(folder, STAGED_BESIDE)
 
-    def _staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
+    def staged_file(self, folder: str, ref: AttemptRef, number: int) -> str:
+        """The path of a staged output."""
         if parse_dotted(ref.package) is None:
             raise StoreError("not a package number", subject=ref.package[:80])
         return f"{self._staged_path(folder, ref.job)}/{ref.package}-{ref.attempt}-{number}"
@@ -230,7 +237,7 @@ class FolderTree:
         brought: list[tuple[str, str]] = []
         aside: list[tuple[str, str]] = []
         for number, (file, (target, there)) in enumerate(zip(manifest, targets, strict=True)):
-            staged = self._staged_file(folder, ref, number)
+            staged = self.staged_file(folder, ref, number)
             try:
                 if there:
                     with suppress(FileNotFoundError):
@@ -429,16 +436,20 @@ class FolderTree:
             beginning = self._beginnings.get(folder)
             if beginning is None:
                 beginning = os.path.join(folder, "")
-                beginning = self._beginnings[folder] = "" if beginning.startswith(self._inside) else beginning
+                beginning = self._beginnings[folder] = "" if self._is_reserved(beginning) else beginning
             if beginning:
                 return beginning + name
         parts = name.split("/")
         if not name or "\0" in name or "" in parts or "." in parts or ".." in parts:
             raise StoreError("not a file name in the job's tree", subject=name[:200])
         path = os.path.join(folder, name)
-        if parts[0] in (STATE_FOLDER, STAGED_BESIDE) or path.startswith(self._inside):
+        if parts[0] in (STATE_FOLDER, STAGED_BESIDE) or self._is_reserved(path):
             raise StoreError("this name is reserved for the state of pilotage", subject=name[:200])
         return path
+
+    def _is_reserved(self, path: str) -> bool:
+        """Whether a path is in the state folder, and not in the folder of a job there."""
+        return path.startswith(self._inside) and not path.startswith(self._sent)
 
     def _target(self, folder: str, name: str) -> str:
         """The path of a name to write, which must stay inside the folder, also through links."""
@@ -461,7 +472,9 @@ class FolderTree:
                     next_step="make it a folder, or run the document where the link leads to",
                 )
             led = f"{os.path.realpath(os.path.dirname(path))}/"
-            own = (os.path.join(root, STATE_FOLDER), os.path.join(root, STAGED_BESIDE), os.path.realpath(self._state))
+            own = [os.path.join(root, STATE_FOLDER), os.path.join(root, STAGED_BESIDE)]
+            if not f"{folder}/".startswith(self._sent):
+                own.append(os.path.realpath(self._state))
             if led.startswith(tuple(f"{each}/" for each in own)):
                 raise StoreError(
                     "a link leads to the state of pilotage",

@@ -83,6 +83,7 @@ class SqliteResultsIndex(WorkTables):
         super().__init__(database)
         self._used: dict[str, int] = {}  # folder → until when attempts used its files
         self._kept = KeptFiles()
+        self._any_disposed: bool | None = None  # None: not known yet
 
     @property
     def path(self) -> Path:
@@ -97,6 +98,7 @@ class SqliteResultsIndex(WorkTables):
     def lost(self) -> None:
         """Forget the cache: the database was started anew."""
         self._kept = KeptFiles()
+        self._any_disposed = None
 
     # --- results ---
 
@@ -110,6 +112,10 @@ class SqliteResultsIndex(WorkTables):
                 rows, files = self._rows_of(made)
                 book.executemany(_MADE, rows)
                 book.executemany(_OURS, files)
+                if self._has_disposed(book):  # a content that is made again is there again
+                    book.executemany(
+                        "DELETE FROM disposed WHERE folder = ? AND name = ? AND sha256 = ?", [row[:3] for row in files]
+                    )
             self._kept.add(made)
 
     @retried_if_damaged
@@ -214,6 +220,28 @@ class SqliteResultsIndex(WorkTables):
             statement = "SELECT j.name FROM ours JOIN names AS j ON j.name_id = job WHERE folder = ? AND ours.name = ? AND sha256 = ?"
             row = book.execute(statement, (self._database.number(folder), name, bytes.fromhex(sha256))).fetchone()
         return row[0] if row is not None else ""
+
+    @retried_if_damaged
+    def note_disposed(self, folder: str, files: Sequence[OutputFile]) -> None:
+        """Store that files are removed on purpose."""
+        with self._database.writing() as book:
+            number = self._database.numbered(folder)
+            rows = [(number, file.name, bytes.fromhex(file.sha256)) for file in files]
+            book.executemany("INSERT OR IGNORE INTO disposed VALUES (?, ?, ?)", rows)
+            self._any_disposed = self._any_disposed or bool(rows)
+
+    @retried_if_damaged
+    def disposed(self, folder: str, names: Collection[str]) -> dict[str, frozenset[str]]:
+        """The contents of these names that were removed on purpose."""
+        found: dict[str, frozenset[str]] = {}
+        for name, sha256 in self._rows("disposed", "name, sha256", folder, names):
+            found[name] = found.get(name, frozenset()) | {sha256.hex()}
+        return found
+
+    def _has_disposed(self, book: sqlite3.Connection) -> bool:
+        if self._any_disposed is None:
+            self._any_disposed = book.execute("SELECT 1 FROM disposed LIMIT 1").fetchone() is not None
+        return self._any_disposed
 
     def made_files(self, folder: str) -> Iterator[MadeFile]:
         """All contents made in a folder, sorted by name; read in pages."""

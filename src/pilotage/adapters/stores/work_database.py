@@ -43,6 +43,9 @@ CREATE TABLE IF NOT EXISTS ours (  -- every content that was made under a name: 
     folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL, size_bytes INTEGER NOT NULL,
     job INTEGER,  -- the last that made it
     PRIMARY KEY (folder, name, sha256)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS disposed (  -- removed on purpose, and still counted as made; no version of its own, like `runs`
+    folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL,
+    PRIMARY KEY (folder, name, sha256)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS times (
     folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
     count INTEGER NOT NULL, seconds REAL NOT NULL,

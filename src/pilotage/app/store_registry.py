@@ -1,0 +1,93 @@
+"""Finds the stores of locators: by the longest prefix among `[stores.NAME]`, else by the scheme alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from pilotage.app.adapter_registry import adapter_names, find_adapter
+from pilotage.model.locators import Locator, parse_locator
+from pilotage.model.settings.settings import Settings
+from pilotage.model.settings.stores import StoreSettings
+from pilotage.ports.job_tree import StoreError
+from pilotage.ports.store import FoundStore, MakesStore, Store
+
+if TYPE_CHECKING:
+    from pilotage.service.jobs.refusals import KnownStores
+
+
+class StoreRegistry:
+    """The stores of a service; each is made when its first locator is asked for. Any thread may use it."""
+
+    def __init__(self, settings: Iterable[StoreSettings], *, archive: Sequence[str] = ()) -> None:
+        self._settings = {each.name: each for each in settings}
+        self._urls = {name: parse_locator(each.url) for name, each in self._settings.items()}
+        self._archive = tuple(archive)
+        self._made: dict[str, Store] = {}
+        self._guard = threading.Lock()
+
+    def find(self, locator: str) -> FoundStore:
+        """The store of a locator."""
+        parsed = parse_locator(locator)
+        matching = [name for name, url in self._urls.items() if _covers(url, parsed)]
+        if matching:
+            # Of two that are as long, the one that names a user is the closer one.
+            return self.named(max(matching, key=lambda name: (len(self._urls[name].path), self._urls[name].user)))
+        return FoundStore(
+            name=parsed.origin if parsed.host else parsed.scheme,
+            store=self._store(f"{parsed.scheme}:", parsed.scheme, StoreSettings()),
+            settings=StoreSettings(),
+        )
+
+    def named(self, name: str) -> FoundStore:
+        """The store of `[stores.NAME]`."""
+        settings = self._settings.get(name)
+        if settings is None:
+            raise StoreError("no settings have this store", subject=name, next_step=f"write [stores.{name}]")
+        return FoundStore(name=name, store=self._store(name, self._urls[name].scheme, settings), settings=settings)
+
+    def archive(self) -> tuple[FoundStore, ...]:
+        """The stores that outputs are archived in, in their order."""
+        return tuple(map(self.named, self._archive))
+
+    def close(self) -> None:
+        """Close all stores."""
+        with self._guard:
+            made = list(self._made.values())
+        for store in made:
+            store.close()
+
+    def _store(self, key: str, scheme: str, settings: StoreSettings) -> Store:
+        with self._guard:
+            if key not in self._made:
+                make: MakesStore | None = find_adapter("pilotage.stores", scheme)
+                if make is None:
+                    known = ", ".join(adapter_names("pilotage.stores"))
+                    raise StoreError("no store has such locators", subject=f"{scheme}:", expected=known)
+                self._made[key] = make(settings)
+            return self._made[key]
+
+
+def open_stores(settings: Settings) -> StoreRegistry:
+    """The stores that the settings describe; none is reached before it is asked for."""
+    return StoreRegistry(settings.stores, archive=settings.files.archive)
+
+
+def known_stores(settings: Settings) -> KnownStores:
+    """What submissions are checked against: the archive stores of the settings, and the installed stores."""
+    from pilotage.service.jobs.refusals import KnownStores  # which needs numpy
+
+    urls = {each.name: each.url for each in settings.stores}
+    archives = tuple(urls[name] for name in settings.files.archive if name in urls)
+    return KnownStores(archives=archives, installed=lambda: adapter_names("pilotage.stores"))
+
+
+def _covers(url: Locator, locator: Locator) -> bool:
+    """Whether a locator is below the URL of a store."""
+    if (url.scheme, url.host, url.port) != (locator.scheme, locator.host, locator.port):
+        return False
+    if url.user and url.user != locator.user:
+        return False
+    folder = url.path.rstrip("/")
+    return locator.path == folder or locator.path.startswith(f"{folder}/")
