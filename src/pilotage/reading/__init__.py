@@ -1,3 +1,13 @@
 """Answers questions about the book for HTTP, and for the command line where no service runs."""
 
-__all__ = ["access", "latencies", "package_times", "packages", "queries", "run_estimates", "view_builders", "views"]
+__all__ = [
+    "access",
+    "cached_files",
+    "latencies",
+    "package_times",
+    "packages",
+    "queries",
+    "run_estimates",
+    "view_builders",
+    "views",
+]

@@ -17,7 +17,7 @@ from pilotage.book.rows.rows import JobRow
 from pilotage.model.errors import PilotageError
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.model.records import JobRecord
+from pilotage.model.records import Deletion, JobRecord
 
 Right = Literal["read", "modify", "cancel"]
 
@@ -182,8 +182,8 @@ def may(principal: Principal, right: Right, job: JobRow) -> bool:
     return job.access not in ("", "[]") and _is_granted(principal, right, _rules.decode(job.access))
 
 
-def may_use_record(principal: Principal, right: Right, record: JobRecord) -> bool:
-    """Whether a principal has a right on the record of a job: by the access list that the record carries."""
+def may_use_record(principal: Principal, right: Right, record: JobRecord | Deletion) -> bool:
+    """Whether a principal has a right on the record of a job, or had it when that was deleted: by the access list that it carries."""
     if principal.is_bound:
         return False
     if ANY_OWNER in principal.scopes or record.owner == principal.user:

@@ -177,12 +177,14 @@ def forget_version_five(harness: Harness) -> None:
     """Remove what version 5 of the schema added, and later ones."""
     for table, column in (*SINCE_FIVE, *SINCE_SIX, *SINCE_SEVEN):
         harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    harness.execute("DROP TABLE cached_files")
 
 
 def forget_version_six(harness: Harness) -> None:
     """Remove what version 6 of the schema added, and later ones."""
     for table, column in (*SINCE_SIX, *SINCE_SEVEN):
         harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    harness.execute("DROP TABLE cached_files")
 
 
 def keeper(journal: Journal) -> BatchCommitter:

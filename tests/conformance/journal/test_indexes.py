@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pilotage.adapters.journals.queries import DEFAULT_INDEXED
-from pilotage.book.query import Condition, Operator, Query, QueryTooBroad, matches, parse
+from pilotage.book.query import BOOK_OPERATORS, Condition, Operator, Query, QueryTooBroad, matches, parse
 from pilotage.book.rows import rows
 from pilotage.model.events.payloads import AttemptCreated
 from pilotage.model.jobs.layout import PackageId
@@ -156,7 +156,7 @@ def any_condition(chance: random.Random, times: list[float]) -> Condition:
         time = chance.choice(times)
         return chance.choice([time, math.nextafter(time, 0.0), math.nextafter(time, math.inf), float(int(time))])
 
-    operator = chance.choice([each for each in Operator if not each.denies])
+    operator = chance.choice([each for each in BOOK_OPERATORS if not each.denies])
     count = {Operator.WITHIN: 2, Operator.IN: 3}.get(operator, 1)
     values = sorted(value() for _ in range(count))
     return Condition(attribute=attribute, operator=operator, values=tuple(values))

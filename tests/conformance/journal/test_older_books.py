@@ -8,6 +8,7 @@ import msgspec
 
 from pilotage.book.rows import rows
 from pilotage.book.rows.forecasts import JobForecast, read_forecast
+from pilotage.model.events.file_payloads import FetchesOrdered, OrderedFetch
 from pilotage.model.events.payloads import (
     ForecastMade,
     ForecastScored,
@@ -40,7 +41,7 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 7
+    assert harness.schema_version() == 8
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -82,7 +83,7 @@ def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> No
     harness.set_schema_version(2)
 
     harness.open()
-    assert harness.schema_version() == 7
+    assert harness.schema_version() == 8
     assert harness.packages() == before
     assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
     assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts
@@ -119,7 +120,7 @@ def test_a_book_of_version_four_learns_latencies(harness: Harness) -> None:
     harness.set_schema_version(4)
 
     journal = harness.open()
-    assert harness.schema_version() == 7
+    assert harness.schema_version() == 8
     [site], [pilot] = journal.sites(), harness.rows(rows.PilotRow)
     assert (site.latencies, pilot.native_id, pilot.submitted_at) == ("", "17", None)
     keeper(journal).take(
@@ -144,7 +145,7 @@ def test_a_book_of_version_five_learns_forecasts(harness: Harness) -> None:
     harness.set_schema_version(5)
 
     journal = harness.open()
-    assert harness.schema_version() == 7
+    assert harness.schema_version() == 8
     assert [row.forecast for row in harness.rows(rows.JobRow)] == ["", ""]
     made = ForecastMade(low_at=1.0, median_at=2.0, mean_at=2.5, high_at=3.0, packages=4)
     keeper(journal).take([stream.event(made, job="j1", time=START + 50.0)])
@@ -156,4 +157,26 @@ def test_a_book_of_version_five_learns_forecasts(harness: Harness) -> None:
     known = journal.job("j1")
     assert known is not None
     assert known.forecast == ""
+    journal.unseal(["j2"])
+
+
+def test_a_book_of_version_seven_gets_a_table_of_cached_files(harness: Harness) -> None:
+    journal = harness.open()
+    keeper(journal).take([*a_short_job("j1"), *a_short_job("j2")])
+    journal.seal("j2")
+    before = harness.packages()
+    harness.close()
+    harness.execute("DROP TABLE cached_files")
+    harness.set_schema_version(7)
+
+    journal = harness.open()
+    assert harness.schema_version() == 8
+    assert harness.packages() == before
+    stream = Stream(stream="service")
+    ordered = OrderedFetch(locator="s3://store/a b", key="fetch.1.0", name="ab/ab", size_bytes=3, owner="ada")
+    keeper(journal).take([stream.event(FetchesOrdered(files=(ordered,)), site="lyon")])
+    [row] = journal.cached_files("lyon", after="", limit=10)
+    assert (row.locator, row.state, row.expected_bytes) == ("s3://store/a b", "ordered", 3)
+    assert journal.cached_files("lyon", after=row.digest, limit=10) == []
+    assert journal.cached_files("prague", after="", limit=10) == []
     journal.unseal(["j2"])

@@ -258,6 +258,8 @@ def test_pilots_nodes_and_sites_are_listed_by_name(journal: Journal) -> None:
     assert [row.node for row in journal.nodes(after=sorted(names)[3], limit=9)] == sorted(names)[4:]
     assert [journal.node(name) for name in sorted(names)] == journal.nodes(after="", limit=9)
     assert journal.node("x") is None
+    assert journal.nodes_named(["x", *names]) == journal.nodes(after="", limit=9)
+    assert journal.nodes_named([]) == []
     assert [row.site for row in journal.sites()] == sorted({*plain, "lyon"} & {row.site for row in journal.sites()})
 
 

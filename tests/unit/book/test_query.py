@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pilotage.book.query import (
+    BOOK_OPERATORS,
     EVERYTHING,
     Ago,
     Condition,
@@ -334,3 +335,11 @@ def test_programs_may_give_short_ranges_numbers_and_paths() -> None:
 )
 def test_a_fault_of_a_program_is_told_with_its_path(value: object, words: str) -> None:
     assert words in refused_json(value)
+
+
+@pytest.mark.parametrize("operator", sorted(set(Operator) - set(BOOK_OPERATORS)))
+def test_what_only_indexes_of_records_compare_is_no_query_of_the_book(operator: Operator) -> None:
+    with pytest.raises(QueryError):
+        parse(f"site {operator} lyon")
+    with pytest.raises(QueryError, match="unknown operator"):
+        from_json({"all": [{"any": [{"attribute": "site", "operator": str(operator), "values": ["lyon"]}]}]})

@@ -74,6 +74,8 @@ EVENTS: dict[tuple[str, str], Step] = {
     ("AttemptFinished", "succeeded; it waits for its grant"): SUCCEEDED,
     ("AttemptFinished", "failed; the engine decides what follows"): FAILED,
     ("CommitGranted", ""): GRANTED,
+    ("OutputsStored", "nothing else was heard of the attempt yet"): ("OutputsStored", {"attempt": 1}),
+    ("OutputsDisposed", "nothing else was heard of the attempt yet"): ("OutputsDisposed", {"attempt": 1}),
     ("Aborted", ""): ABORTED,
     ("CancelAccepted", ""): CANCELLED,
     ("Cleared", ""): CLEARED,

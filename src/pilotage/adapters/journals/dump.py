@@ -21,7 +21,8 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import IO, Protocol
+from itertools import islice
+from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
@@ -40,7 +41,7 @@ from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.rows import JobRow
 from pilotage.book.rows.streams import Range, contains, ranges_of, received_ranges, size
 from pilotage.model.events.events import JOB_ID, STREAM, Event
-from pilotage.ports import FoundEvent, JournalError
+from pilotage.ports import DumpParts, FoundEvent, JournalError
 
 FORMAT = "pilotage-job"
 VERSION = 1
@@ -81,14 +82,21 @@ class _Start(msgspec.Struct, frozen=True):
 
 _END_BEGINS = b'{"end":'
 
-_encode = msgspec.json.Encoder().encode
+_EVENTS_AT_ONCE = 500
+
+_encode, _encode_lines = msgspec.json.Encoder().encode, msgspec.json.Encoder().encode_lines
 _start = msgspec.json.Decoder(_Start)
 _kept = msgspec.json.Decoder(DumpedEvent)
 
 
-def dump_lines(
-    job: str, *, schema: int, contents: Iterable[tuple[str, bytes]], events: Iterable[DumpedEvent]
-) -> Iterator[bytes]:
+class StoredJob(NamedTuple):
+    """What a journal reads for a dump: contents by their digests, and events in the order of positions."""
+
+    contents: Iterator[tuple[str, bytes]]
+    events: Iterator[DumpedEvent]
+
+
+def dump_lines(job: str, stored: StoredJob, *, schema: int) -> Iterator[bytes]:
     """The lines of a dump, with line ends."""
     hashed = hashlib.sha256()
     counts = [0, 0]
@@ -98,15 +106,29 @@ def dump_lines(
         hashed.update(text)
         return text
 
-    yield line(_Header(format=FORMAT, version=VERSION, job=job, schema=schema))
-    for sha256, content in contents:
+    yield line(_header(job, schema))
+    for sha256, content in stored.contents:
         counts[0] += 1
         yield line(_Content(content=sha256, base64=base64.b64encode(content).decode()))
-    for event in events:
+    for event in stored.events:
         counts[1] += 1
         yield line(event)
     end = _End(end=True, contents=counts[0], events=counts[1], sha256=hashed.hexdigest())
     yield _encode(end) + b"\n"
+
+
+def dump_parts(job: str, stored: StoredJob, *, schema: int) -> DumpParts:
+    """The same as parts: events are encoded many at once, contents not at all."""
+
+    def pieces() -> Iterator[bytes]:
+        while some := list(islice(stored.events, _EVENTS_AT_ONCE)):
+            yield _encode_lines(some)
+
+    return DumpParts(_encode(_header(job, schema)) + b"\n", stored.contents, pieces())
+
+
+def _header(job: str, schema: int) -> _Header:
+    return _Header(format=FORMAT, version=VERSION, job=job, schema=schema)
 
 
 def dumped(event: Event, *, received: float, skewed: bool) -> DumpedEvent:

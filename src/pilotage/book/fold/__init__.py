@@ -1,3 +1,3 @@
 """Folds events into rows: each event once, in any order, with the same result."""
 
-__all__ = ["facts", "finals", "intake", "join", "replay"]
+__all__ = ["cached_files", "facts", "finals", "intake", "join", "replay"]

@@ -13,7 +13,7 @@ import msgspec
 from pilotage.book.rows.forecasts import JobForecast, written_forecast
 from pilotage.book.rows.registers import Register, holds, holds_too, takes
 from pilotage.book.rows.rows import AttemptFacts, JobRow, Keys, NodeRow, PackageFacts, PilotRow, StoredKey
-from pilotage.model.events import payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import Event
 
 _json = msgspec.json.Encoder()
@@ -139,6 +139,22 @@ def on_commit_granted(
     """Its outputs are those of the package."""
     if holds(row.keys, Register.GRANTED, key):
         row.granted_at = event.time
+
+
+def on_outputs_stored(
+    row: AttemptFacts, key: StoredKey, event: Event, data: file_payloads.OutputsStored, position: int
+) -> None:
+    """Its outputs were copied to stores; where a copy failed, this is told again after the next try."""
+    if holds(row.keys, Register.STORED, key):
+        row.stored_at, row.copies, row.failed_copies = event.time, len(data.copies), len(data.failed)
+
+
+def on_outputs_disposed(
+    row: AttemptFacts, key: StoredKey, event: Event, data: file_payloads.OutputsDisposed, position: int
+) -> None:
+    """Nobody needs its deletable outputs any more."""
+    if holds(row.keys, Register.DISPOSED, key):
+        row.disposed_at = event.time
 
 
 # --- packages -------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class FinalPackage(NamedTuple):
     # Attempts that started and reported no end: number, site, pilot, why lost.
     unended: tuple[tuple[int, str, str, str], ...] = ()
     done_at: float = 0.0  # when it was granted
+    disposed: bool = False  # the deletable outputs of its granted attempt were removed
 
 
 class _Brief(msgspec.Struct, gc=False):
@@ -46,6 +47,7 @@ class _Brief(msgspec.Struct, gc=False):
     started_at: float | None = None
     finished_at: float | None = None
     lost_reason: str | None = None
+    disposed_at: float | None = None
 
 
 class _Known(msgspec.Struct, gc=False):
@@ -88,7 +90,7 @@ def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[Fin
             stage, line, number, state, known.epoch, granted or 0, last, dropped, known.held, known.cause,
             tuple((at, each.site or "", each.pilot, each.lost_reason or "") for at, each in attempts.items() if each.finished_at is None
                   and each.pilot and (each.lease_seconds is not None or each.started_at is not None)),
-            known.done_at or 0.0,
+            known.done_at or 0.0, granted in attempts and attempts[granted].disposed_at is not None,
         )  # fmt: skip
 
 

@@ -8,10 +8,11 @@ import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.book.fold import facts
+from pilotage.book.fold.cached_files import CachedFileRows
 from pilotage.book.rows.ledger import Changes, Ledger
 from pilotage.book.rows.registers import Register, takes
 from pilotage.book.rows.rows import Keys, NodeRow, PilotRow, SiteRow, StoredKey, keys_of, with_keys
-from pilotage.model.events import payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import Event
 
 ATTEMPT_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
@@ -25,6 +26,8 @@ ATTEMPT_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.OutputsStaged: facts.on_outputs_staged,
     payloads.AttemptFinished: facts.on_attempt_finished,
     payloads.CommitGranted: facts.on_commit_granted,
+    file_payloads.OutputsStored: facts.on_outputs_stored,
+    file_payloads.OutputsDisposed: facts.on_outputs_disposed,
 }
 PACKAGE_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     # These count in their epoch only.
@@ -122,11 +125,13 @@ class ResourceRows:
             self._pilots = {row.pilot: (row, keys_of(row)) for row in ledger.pilots(pilots)}
         if sites:
             self._sites = {row.site: (row, keys_of(row)) for row in ledger.sites(sites)}
+        self._files = CachedFileRows(ledger, others) if sites else None
         if nodes:
             self._nodes = {row.node: (row, keys_of(row)) for row in ledger.nodes(nodes)}
 
-    def on_other(self, kind: str, event: Event, data: payloads.Payload, key: StoredKey) -> None:
+    def on_other(self, one: Checked, key: StoredKey) -> None:
         """Fold an event without a job."""
+        kind, event, data = one.kind, one.event, one.data
         if kind == "pilot":
             assert event.pilot is not None
             known = self._pilots.get(event.pilot)
@@ -140,6 +145,8 @@ class ResourceRows:
             assert event.site is not None
             site, keys = self._sites.setdefault(event.site, (SiteRow(site=event.site), {}))
             on_site(site, keys, key, event, data)
+            if self._files is not None:
+                self._files.fold(one, key)
         if isinstance(data, payloads.NodeDescribed):
             self.on_node(event, key, data)
 
@@ -154,3 +161,5 @@ class ResourceRows:
         changes.pilots = [with_keys(row, keys) for row, keys in self._pilots.values()]
         changes.nodes = [with_keys(row, keys) for row, keys in self._nodes.values()]
         changes.sites = [with_keys(row, keys) for row, keys in self._sites.values()]
+        if self._files is not None:
+            changes.cached_files = self._files.result()

@@ -301,7 +301,7 @@ class Join:
         key = (event.epoch, event.seen, SOURCE_RANKS[event.source], event.n, event.stream)
         job = self._jobs[event.job] if event.job is not None else None
         if job is None:
-            self._resource_rows.on_other(one.kind, event, one.data, key)
+            self._resource_rows.on_other(one, key)
         else:
             job.updated_at = max(job.updated_at, event.time)
             self._on_job(event, one.data, key, job)

@@ -14,6 +14,7 @@ from pilotage.book.query.attributes import (
 )
 from pilotage.book.query.check import Named, Plan, check_target, served_by
 from pilotage.book.query.conditions import (
+    BOOK_OPERATORS,
     CONDITIONS_MAX,
     EVERYTHING,
     LENGTH_BYTES_MAX,
@@ -34,6 +35,7 @@ from pilotage.book.query.values import Ago, Value
 
 __all__ = [
     "ATTRIBUTES",
+    "BOOK_OPERATORS",
     "CONDITIONS_MAX",
     "EVERYTHING",
     "EXIT_CODES",

@@ -21,7 +21,7 @@ EVERYTHING_WORD = "all"
 
 
 class Operator(StrEnum):
-    """The comparison of an attribute with the values of a condition."""
+    """The comparison of an attribute with the values of a condition, in queries of the book and of indexes of records."""
 
     EQUAL = "="
     NOT_EQUAL = "!="
@@ -32,6 +32,9 @@ class Operator(StrEnum):
     IN = "in"
     NOT_IN = "not in"
     WITHIN = "within"
+    EXISTS = "exists"
+    NOT_EXISTS = "not exists"
+    CONTAINS = "~"
 
     @property
     def orders(self) -> bool:
@@ -41,12 +44,18 @@ class Operator(StrEnum):
     @property
     def denies(self) -> bool:
         """Tell whether it is negative: true for a missing value, and not served by an index."""
-        return self in (Operator.NOT_EQUAL, Operator.NOT_IN)
+        return self in (Operator.NOT_EQUAL, Operator.NOT_IN, Operator.NOT_EXISTS)
 
 
 _ORDERING = frozenset({
     Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL, Operator.WITHIN,
 })  # fmt: skip
+
+BOOK_OPERATORS = (
+    Operator.EQUAL, Operator.NOT_EQUAL, Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL,
+    Operator.IN, Operator.NOT_IN, Operator.WITHIN,
+)  # fmt: skip
+"""Those that a query of the book may have; indexes of records have them all."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):

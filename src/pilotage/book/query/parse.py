@@ -17,6 +17,7 @@ from pilotage.book.query.clauses import (
     too_many_values,
 )
 from pilotage.book.query.conditions import (
+    BOOK_OPERATORS,
     CONDITIONS_MAX,
     EVERYTHING,
     EVERYTHING_WORD,
@@ -60,10 +61,13 @@ def _parse(text: str, target: Target | None, named: Named | None = None) -> Quer
     return check_query(clauses, target=target, place=place, named=named)
 
 
+_OPERATORS = {str(operator): operator for operator in BOOK_OPERATORS}
+
+
 @cache
 def _grammar(target: Target | None) -> Grammar[Operator]:
     return Grammar(
-        operators={str(operator): operator for operator in Operator},
+        operators=_OPERATORS,
         lists=(Operator.IN, Operator.NOT_IN),
         ranges=(Operator.WITHIN,),
         prefixes=(TAG_PREFIX,),
@@ -84,8 +88,6 @@ def _is_known(name: str) -> bool:
 
 
 # The JSON form of a query: `{"all": [{"any": [{"attribute", "operator", "values"}]}]}`, checked like the text.
-
-_OPERATORS = {str(operator): operator for operator in Operator}
 
 
 def to_json(query: Query) -> dict[str, object]:

@@ -112,6 +112,7 @@ class Changes(msgspec.Struct, kw_only=True):
     pilots: list[rows.PilotRow] = []
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
+    cached_files: list[rows.CachedFileRow] = []
     tags: list[rows.TagRow] = []
     parked: list[rows.ParkedRow] = []
     unparked: list[str] = []  # jobs whose parked events are among `events` now

@@ -6,7 +6,7 @@ from pilotage.book.rows.rows import AttemptFacts, AttemptKeys, Keys, StoredKey
 
 
 class Register:
-    """The registers of jobs, stages, packages, attempts, pilots, nodes and sites, by their stored numbers."""
+    """The registers of jobs, stages, packages, attempts, pilots, nodes, sites and cached files, by their stored numbers."""
 
     # of an attempt
     CREATED = 1
@@ -19,6 +19,8 @@ class Register:
     GRANTED = 8
     NODE = 9
     PILOT = 10
+    STORED = 11
+    DISPOSED = 12
     # of a job or a package
     REGISTERED = 20
     ACCEPTED = 21
@@ -45,6 +47,13 @@ class Register:
     PROBED = 56
     LATENCIES = 57
     SUBMITTED = 58
+    # of a cached file
+    ORDERED = 60
+    CONTENT = 61
+    FAULT = 62
+    REMOVAL = 63
+    REMOVED = 64
+    STALE = 65
 
 
 def takes(keys: Keys, register: int, key: StoredKey) -> bool:

@@ -20,7 +20,7 @@ _keys_decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int, int, int, str]
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow) -> Keys:
+def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow | CachedFileRow) -> Keys:
     """The keys of a row's registers."""
     return _keys_decoder.decode(row.keys) if row.keys else {}
 
@@ -144,6 +144,10 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     finished_at: float | None = None
     finished_position: int | None = None  # of the event with the phases
     granted_at: float | None = None
+    stored_at: float | None = None  # when copies of its outputs were last written to stores
+    copies: int = 0  # of its outputs in stores, verified
+    failed_copies: int = 0
+    disposed_at: float | None = None  # when its deletable outputs were found to be of no more use
     exit_code: str | None = None
     exit_message: str | None = None
     reason: str | None = None
@@ -237,7 +241,7 @@ def written_facts(facts: PackageFacts, buffer: bytearray | None = None) -> str:
     return buffer.decode()
 
 
-KeyedRow = TypeVar("KeyedRow", "PilotRow", "NodeRow", "SiteRow")
+KeyedRow = TypeVar("KeyedRow", "PilotRow", "NodeRow", "SiteRow", "CachedFileRow")
 
 
 def with_keys(row: KeyedRow, keys: Keys) -> KeyedRow:
@@ -303,6 +307,40 @@ class SiteRow(Row, kw_only=True, gc=False):
     probe: str = ""  # its result, in words
     # Since version 5.
     latencies: str = ""  # the last `SiteLatencies`, as JSON
+
+
+class CachedFileRow(Row, kw_only=True, gc=False):
+    """A file in the cache of a site: on its way, there, failed, being removed, or removed. Since version 8 of the schema."""
+
+    site: str
+    digest: str  # sha256 of the locator, which may be too long for an index
+    locator: str = ""
+    state: str = ""  # ordered, present, failed, removing or removed
+    name: str = ""  # in the cache folder
+    wish: str = ""  # the greatest of all owners
+    pinned: int = 0  # by how many persons
+    software: int = 0
+    stale: int = 0  # its store has another content now
+    expected_bytes: int = 0  # before it came; 0: unknown
+    size_bytes: int = 0
+    sha256: str = ""
+    version: str = ""  # what its store said of it
+    fetch_key: str = ""  # of the last order to fetch it
+    removal_key: str = ""
+    cause: str = ""  # of its last removal
+    failures: int = 0  # in a row, at the last one
+    reason: str = ""  # of the last failure
+    message: str = ""
+    ordered_at: float | None = None
+    fetched_at: float | None = None
+    used_at: float | None = None  # when a job last asked for it for the first time
+    failed_at: float | None = None
+    removal_at: float | None = None
+    removed_at: float | None = None
+    updated_at: float = 0.0
+    wishes: str = "{}"  # JSON: owner → number of the wish, or -1, and the key of its event
+    pins: str = "{}"  # JSON: person → 1 or 0, and the key of its event
+    keys: bytes = b""
 
 
 class TagRow(Row, gc=False):

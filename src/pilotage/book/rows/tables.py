@@ -139,6 +139,7 @@ TABLES: tuple[Table, ...] = (
     Table(name="pilots", row=rows.PilotRow, key=("pilot",), indexes=(Index(columns=("site", "pilot")),)),
     Table(name="nodes", row=rows.NodeRow, key=("node",)),
     Table(name="sites", row=rows.SiteRow, key=("site",)),
+    Table(name="cached_files", row=rows.CachedFileRow, key=("site", "digest")),
     Table(
         name="tags",
         row=rows.TagRow,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
-from pilotage.adapters.journals.dump import dump_lines, dumped_event
+from pilotage.adapters.journals.dump import StoredJob, dump_lines, dump_parts, dumped_event
 from pilotage.adapters.journals.postgres.connection import Connection, Readers, loaded_text, stored_text
 from pilotage.adapters.journals.postgres.ledger import PACKAGE_COLUMNS, loaded_row, package_of
 from pilotage.adapters.journals.postgres.schema import (
@@ -25,7 +26,7 @@ from pilotage.book.query.attributes import TAG
 from pilotage.book.rows import rows, shapes
 from pilotage.book.rows.tables import PACKAGE_KEY
 from pilotage.model.jobs.layout import PackageId
-from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
+from pilotage.ports import DumpParts, FoundEvent, FoundPackage, JournalError, Page
 
 
 def used_contents(connection: Connection, schemas: Schemas, job_id: int) -> list[str]:
@@ -205,13 +206,19 @@ class PostgresReading:
 
     def dump(self, job: str) -> Iterator[bytes]:
         """Everything about a job up to now, as lines of JSON; meanwhile it may be sealed, and may go on."""
-        row = self._present(job)
+        yield from dump_lines(job, self._stored(self._present(job)), schema=SCHEMA_VERSION)
+
+    @contextmanager
+    def dump_parts(self, job: rows.JobRow) -> Iterator[DumpParts]:
+        """The same before it is encoded as one text."""
+        yield dump_parts(job.job, self._stored(job), schema=SCHEMA_VERSION)
+
+    def _stored(self, row: rows.JobRow) -> StoredJob:
         last = self.position()
         hashes = self._readers.read_snapshot(lambda reader: used_contents(reader, self._schemas, row.job_id))
         found = ((sha256, self.content(sha256)) for sha256 in hashes)
         contents = ((sha256, content) for sha256, content in found if content is not None)
-        events = self._events_of(row, last=last)
-        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=map(dumped_event, events))
+        return StoredJob(contents, map(dumped_event, self._events_of(row, last=last)))
 
     def _events_of(self, job: rows.JobRow, *, last: int) -> Iterator[FoundEvent]:
         after, more = 0, True
@@ -406,6 +413,11 @@ class PostgresReading:
         """A node, if known."""
         return next(iter(self._rows(rows.NodeRow, "WHERE t.node = %s", (stored_text(name),))), None)
 
+    def nodes_named(self, names: Collection[str]) -> list[rows.NodeRow]:
+        """The known ones among some nodes, by name."""
+        found = self._rows(rows.NodeRow, "WHERE t.node = ANY(%s)", ([stored_text(name) for name in names],))
+        return sorted(found, key=lambda row: row.node)
+
     def nodes(self, *, after: str, limit: int) -> list[rows.NodeRow]:
         """Nodes by name."""
         return self._rows(rows.NodeRow, "WHERE t.node > %s ORDER BY t.node LIMIT %s", (stored_text(after), limit))
@@ -413,6 +425,11 @@ class PostgresReading:
     def sites(self) -> list[rows.SiteRow]:
         """All sites."""
         return self._rows(rows.SiteRow, "ORDER BY t.site", ())
+
+    def cached_files(self, site: str, *, after: str, limit: int) -> list[rows.CachedFileRow]:
+        """Files of the cache of a site, by digest."""
+        which = "WHERE t.site = %s AND t.digest > %s ORDER BY t.digest LIMIT %s"
+        return self._rows(rows.CachedFileRow, which, (stored_text(site), stored_text(after), limit))
 
     def tags(self, job: rows.JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[rows.TagRow]:
         """The tags of a job and its packages, in the order of place and name, after one."""

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from pilotage.adapters.journals.postgres.connection import Connection, schema_of
 from pilotage.book.query import ATTRIBUTES
-from pilotage.book.rows.rows import AttemptFacts, JobRow, NodeRow, PackageFacts, PilotRow, Row, SiteRow
+from pilotage.book.rows.rows import AttemptFacts, CachedFileRow, JobRow, NodeRow, PackageFacts, PilotRow, Row, SiteRow
 from pilotage.book.rows.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, Table
 from pilotage.ports import JournalError
 
@@ -210,6 +210,11 @@ def _added_columns(row: type[Row], *added: str) -> tuple[str, ...]:
     )
 
 
+def _added_table(row: type[Row]) -> str:
+    """A table that was added; a new schema has it from the beginning."""
+    return _table(TABLE_BY_ROW[row], schema="{schema}").replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1)
+
+
 def _views_anew() -> tuple[str, ...]:
     """The current views, with all facts."""
     schemas, names = ("{schema}", "{sealed}"), ("files", "phases", "attempts", "packages")
@@ -225,6 +230,7 @@ MIGRATIONS: Sequence[Migration] = (
     Migration(5, (*_added_columns(PilotRow, "submitted_at"), *_added_columns(SiteRow, "latencies"))),
     Migration(6, _added_columns(JobRow, "forecast")),
     Migration(7, _added_columns(NodeRow, "os_release", "kernel", "cpu_model", "libc")),
+    Migration(8, (_added_table(CachedFileRow), *_views_anew())),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].version
 

@@ -337,7 +337,7 @@ class SqliteLedger:
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.parked, counted,
+            changes.cached_files, changes.parked, counted,
         ):  # fmt: skip
             self._insert(group)
         if counted:

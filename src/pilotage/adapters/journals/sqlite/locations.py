@@ -95,15 +95,14 @@ def write(path: Path, *, book: Path, row: JobRow, content: Callable[[str], bytes
     """Write the file of a job from a snapshot of the live book; returns its last position, and the contents in the file."""
     path.unlink(missing_ok=True)
     make_private(path)
+    path.write_bytes(schema.sealed_file(PAGE_BYTES_SMALL if row.touched <= SMALL_PACKAGES else PAGE_BYTES))
     target = sqlite3.connect(path, isolation_level=None, uri=True)
     try:
-        target.execute(f"PRAGMA page_size = {PAGE_BYTES_SMALL if row.touched <= SMALL_PACKAGES else PAGE_BYTES}")
         target.execute("PRAGMA journal_mode = OFF")  # not visible before it is complete and synced
         target.execute("PRAGMA synchronous = OFF")
         target.execute("ATTACH ? AS live", (f"{book.absolute().as_uri()}?mode=ro",))
         target.execute("BEGIN")
         (position,) = target.execute("SELECT value FROM live.counters WHERE name = 'position'").fetchone()
-        schema.create(target, indexed=schema.SEALED_INDEXED)
         for statement in _COPIES:
             target.execute(statement, {"job_id": row.job_id} if ":job_id" in statement else {})
         kept = []
@@ -161,7 +160,7 @@ def _modernise(path: Path) -> None:
     with closing(sqlite3.connect(copy, isolation_level=None)) as book:
         book.execute("BEGIN")
         schema.migrate(book, to=schema.SCHEMA_VERSION, migrations=schema.MIGRATIONS)
-        schema.reindex(book, indexed=schema.SEALED_INDEXED)
+        schema.reindex(book, indexed=schema.SEALED_INDEXED, sealed=True)
         book.execute("COMMIT")
     put_in_place(copy, path)
 
@@ -298,8 +297,10 @@ class SqliteLocations:
     def _content(self, sha256: str) -> bytes | None:
         with self.live() as book:
             found = content_in(book, sha256)
+            if found is not None:
+                return found
             keeper = book.execute("SELECT job FROM sealed_contents WHERE sha256 = ?", (sha256,)).fetchone()
-        if found is None and keeper is not None:
+        if keeper is not None:
             with self._sealed(keeper[0]) as sealed:
                 found = content_in(sealed, sha256)
         return found

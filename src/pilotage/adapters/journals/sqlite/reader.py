@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from pilotage.adapters.journals.dump import dump_lines, dumped, dumped_event
+from pilotage.adapters.journals.dump import StoredJob, dump_lines, dump_parts
 from pilotage.adapters.journals.queries import SQLITE, Compiler, bounds, named_jobs, serving_clause
 from pilotage.adapters.journals.sqlite import locations
+from pilotage.adapters.journals.sqlite.dumped_events import events_at, sealed_events
 from pilotage.adapters.journals.sqlite.locations import SqliteLocations, jobs_named, select
 from pilotage.adapters.journals.sqlite.package_queries import (
     Candidate,
@@ -37,6 +38,7 @@ from pilotage.book.fold.replay import DumpedEvent
 from pilotage.book.query import Query, Target
 from pilotage.book.rows import shapes
 from pilotage.book.rows.rows import (
+    CachedFileRow,
     EventRow,
     JobRow,
     NodeRow,
@@ -51,9 +53,8 @@ from pilotage.book.rows.rows import (
     read_facts,
 )
 from pilotage.book.rows.tables import TABLE_BY_ROW
-from pilotage.model.events.events import Event
 from pilotage.model.jobs.layout import PackageId
-from pilotage.ports import FoundEvent, FoundPackage, JournalError, Page
+from pilotage.ports import DumpParts, FoundEvent, FoundPackage, JournalError, Page
 
 # Reads events by position: all of them, those of a job, or those of a package.
 #
@@ -172,40 +173,14 @@ def own_positions(book: sqlite3.Connection, job_id: int) -> list[int]:
 def package_positions(
     book: sqlite3.Connection, job_id: int, *, after: PackagePlace, limit: int
 ) -> tuple[list[int], PackagePlace | None]:
-    """The positions of events of some packages of a job, in the order of place after one; and the last of them, if any."""
+    """The positions of events of some packages of a job, in the order of place after one; and where more may follow."""
     found = book.execute(
         f"SELECT stage, line, number, facts -> '$.positions' FROM package_facts INDEXED BY {PACKAGE_PLACES}"
         " WHERE job_id = ? AND (stage, line, number) > (?, ?, ?) ORDER BY stage, line, number LIMIT ?",
         (job_id, *after, limit),
     ).fetchall()
     positions = [each for *_, text in found for each in (_numbers(text) if text else ())]
-    return positions, found[-1][:3] if found else None
-
-
-def events_at(book: sqlite3.Connection, positions: Sequence[int]) -> list[FoundEvent]:
-    """The events at some positions, in that order."""
-    statement = f"SELECT {_WANTED}, j.job, s.source, s.stream FROM events AS e {_JOINED} WHERE e.position = ?"
-    events = []
-    for position in positions:
-        for *columns, job, source, stream in book.execute(statement, (position,)):
-            row = EventRow(**dict(zip(_COLUMNS, columns, strict=True)))
-            events.append(FoundEvent(job=job, source=source, stream=stream, row=row))
-    return events
-
-
-def dumped_events(book: sqlite3.Connection, job_id: int) -> Iterator[DumpedEvent]:
-    """Every event in the file of a sealed job, in order."""
-    # NOT INDEXED: in the file of a sealed job all events are the job's.
-    found = book.execute(
-        "SELECT s.source, s.stream, e.n, e.type, e.time, j.job,"
-        " CASE WHEN e.stage THEN e.stage || '.' || e.line || '.' || e.number END, nullif(e.attempt, 0), e.pilot, e.site,"
-        " e.epoch, e.seen, e.version, CAST(e.data AS BLOB), e.received, e.skewed"
-        f" FROM events AS e NOT INDEXED {_JOINED} WHERE e.job_id = ? ORDER BY e.position",
-        (job_id,),
-    )
-    for *columns, data, received, skewed in found:
-        columns.append(msgspec.Raw(data))
-        yield dumped(Event(*columns), received=received, skewed=bool(skewed))
+    return positions, found[-1][:3] if len(found) == limit else None
 
 
 def merged_pages(pages: Sequence[Page[FoundEvent]], *, limit: int) -> Page[FoundEvent]:
@@ -281,35 +256,45 @@ class SqliteReader(SqliteLocations):
 
     def dump(self, job: str) -> Iterator[bytes]:
         """Everything about a job at one moment, as lines of JSON; the writer goes on meanwhile."""
-        last, row = self.position(), self.job(job)
+        row = self.job(job)
         if row is None:
             raise JournalError("no such job", subject=f"job {job}")
-        if row.place == "sealed":
-            try:
-                yield from self._dump_sealed(row)
-                return
-            except FileNotFoundError:
-                pass  # it was unsealed since, before any line was made
+        with self._stored(row) as stored:
+            yield from dump_lines(job, stored, schema=SCHEMA_VERSION)
+
+    @contextmanager
+    def dump_parts(self, job: JobRow) -> Iterator[DumpParts]:
+        """The same before it is encoded as one text."""
+        with self._stored(job) as stored:
+            yield dump_parts(job.job, stored, schema=SCHEMA_VERSION)
+
+    @contextmanager
+    def _stored(self, row: JobRow) -> Iterator[StoredJob]:
+        with ExitStack() as stack:
+            sealed: sqlite3.Connection | None = None
+            if row.place == "sealed":
+                with suppress(FileNotFoundError):  # it may have been unsealed since
+                    sealed = stack.enter_context(self._sealed(row.job))
+            yield self._stored_live(row) if sealed is None else self._stored_sealed(sealed, row)
+
+    def _stored_live(self, row: JobRow) -> StoredJob:
+        last = self.position()
         with self.book_of(row.job_id) as book:
             if book is None:
-                raise JournalError("the job was purged: there is nothing left to dump", subject=f"job {job}")
+                raise JournalError("the job was purged: there is nothing left to dump", subject=f"job {row.job}")
             hashes = locations.used_contents(book, row.job_id)
             positions = array("q", own_positions(book, row.job_id))
         positions = self._with_packages(row, positions, last=last)
         found = ((sha256, self.content(sha256)) for sha256 in hashes)
         contents = ((sha256, content) for sha256, content in found if content is not None)
-        events = map(dumped_event, self._in_slices(row, positions))
-        yield from dump_lines(job, schema=SCHEMA_VERSION, contents=contents, events=events)
+        return StoredJob(contents, self._in_slices(row, positions))
 
-    def _dump_sealed(self, row: JobRow) -> Iterator[bytes]:
-        """As `dump`, in one read: nobody waits for the file of a sealed job, and it has no other events."""
-        with self._sealed(row.job) as book:
-            hashes = locations.used_contents(book, row.job_id)
-            found = ((sha256, locations.content_in(book, sha256) or self.content(sha256)) for sha256 in hashes)
-            contents = ((sha256, content) for sha256, content in found if content is not None)
-            yield from dump_lines(
-                row.job, schema=SCHEMA_VERSION, contents=contents, events=dumped_events(book, row.job_id)
-            )
+    def _stored_sealed(self, book: sqlite3.Connection, row: JobRow) -> StoredJob:
+        """In one read: nobody waits for the file of a sealed job, and it has no other events."""
+        hashes = locations.used_contents(book, row.job_id)
+        found = ((sha256, locations.content_in(book, sha256) or self.content(sha256)) for sha256 in hashes)
+        contents = ((sha256, content) for sha256, content in found if content is not None)
+        return StoredJob(contents, sealed_events(book, row))
 
     def _with_packages(self, row: JobRow, positions: array[int], *, last: int) -> array[int]:
         """The positions of all events of a job up to one, sorted; later events are left out."""
@@ -328,14 +313,14 @@ class SqliteReader(SqliteLocations):
                 raise JournalError("the job was purged while it was dumped", subject=f"job {row.job}")
             yield book
 
-    def _in_slices(self, row: JobRow, positions: Sequence[int]) -> Iterator[FoundEvent]:
+    def _in_slices(self, row: JobRow, positions: Sequence[int]) -> Iterator[DumpedEvent]:
         """Events of a job in slices: the caller may be slow, and a long snapshot would make the writer's WAL grow.
 
         Events never change; their job may be sealed or unsealed meanwhile, and is looked up each time.
         """
         for start in range(0, len(positions), _EVENTS_AT_ONCE):
             with self._there(row) as book:
-                events = events_at(book, positions[start : start + _EVENTS_AT_ONCE])
+                events = list(events_at(book, row.job, positions[start : start + _EVENTS_AT_ONCE]))
             yield from events
 
     # --- pages ---
@@ -534,6 +519,14 @@ class SqliteReader(SqliteLocations):
         with self.live() as book:
             return next(iter(select(book, NodeRow, "WHERE node = ?", (name,))), None)
 
+    def nodes_named(self, names: Collection[str]) -> list[NodeRow]:
+        """The known ones among some nodes, by name."""
+        wanted = msgspec.json.encode(list(names)).decode()
+        with self.live() as book:
+            return list(
+                select(book, NodeRow, "WHERE node IN (SELECT value FROM json_each(?)) ORDER BY node", (wanted,))
+            )
+
     def nodes(self, *, after: str, limit: int) -> list[NodeRow]:
         """Nodes by name."""
         with self.live() as book:
@@ -543,6 +536,12 @@ class SqliteReader(SqliteLocations):
         """All sites."""
         with self.live() as book:
             return list(select(book, SiteRow, "ORDER BY site"))
+
+    def cached_files(self, site: str, *, after: str, limit: int) -> list[CachedFileRow]:
+        """Files of the cache of a site, by digest."""
+        with self.live() as book:
+            which = "WHERE site = ? AND digest > ? ORDER BY digest LIMIT ?"
+            return list(select(book, CachedFileRow, which, (site, after, limit)))
 
     def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
         """The tags of a job and its packages, in the order of place and name, after one."""

@@ -10,6 +10,7 @@ import sqlite3
 import typing
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 from pilotage.adapters.journals.queries import UNINDEXED_STATES
@@ -75,7 +76,7 @@ def forget_attempts(connection: sqlite3.Connection) -> None:
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -122,7 +123,22 @@ SEALED = "place = 'sealed'"
 
 SEALED_INDEXED = frozenset({"state"})
 """Attributes with an index in a sealed job's own file: people look for the few packages that are not done."""
+SEALED_INDEXES = frozenset({"events_job_id_position", "package_facts_state"})
+_LIVE_ONLY = frozenset(
+    {"cached_files", "parked", "statistics", "subscriptions", "notices", "watched", "failures", "mails"}
+)
+"""Tables that have no rows of a sealed job: its file does without, as whoever opens it reads the statements of all tables."""
 
+# Files of sealed jobs of earlier versions get this table, too, and leave it empty.
+_CACHED_FILES = (
+    "CREATE TABLE IF NOT EXISTS cached_files (site TEXT NOT NULL, digest TEXT NOT NULL, locator TEXT NOT NULL,"
+    " state TEXT NOT NULL, name TEXT NOT NULL, wish TEXT NOT NULL, pinned INTEGER NOT NULL, software INTEGER NOT NULL,"
+    " stale INTEGER NOT NULL, expected_bytes INTEGER NOT NULL, size_bytes INTEGER NOT NULL, sha256 TEXT NOT NULL,"
+    " version TEXT NOT NULL, fetch_key TEXT NOT NULL, removal_key TEXT NOT NULL, cause TEXT NOT NULL,"
+    " failures INTEGER NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL, ordered_at REAL, fetched_at REAL,"
+    " used_at REAL, failed_at REAL, removal_at REAL, removed_at REAL, updated_at REAL NOT NULL, wishes TEXT NOT NULL,"
+    " pins TEXT NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (site, digest)) WITHOUT ROWID"
+)
 Migration = Sequence[str]
 MIGRATIONS: Mapping[int, Migration] = {
     1: (
@@ -144,20 +160,25 @@ MIGRATIONS: Mapping[int, Migration] = {
         f"ALTER TABLE nodes ADD COLUMN {name} TEXT NOT NULL DEFAULT ''"
         for name in ("os_release", "kernel", "cpu_model", "libc")
     ),
+    7: (_CACHED_FILES,),
 }
-"""For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike."""
+"""For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike.
+
+A statement about a table that files of sealed jobs do without must do without it, too.
+"""
 
 
-def statements() -> list[str]:
-    """The statements that make an empty book, except the indexes."""
-    made = [_table(table) for table in TABLES]
+def statements(*, sealed: bool = False) -> list[str]:
+    """The statements that make an empty book, or the file of a sealed job, except the indexes."""
+    made = [_table(table) for table in TABLES if not (sealed and table.name in _LIVE_ONLY)]
     made.append(PACKAGE_FACTS)
     made.append("CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID")
     made.append("INSERT INTO counters VALUES ('position', 0), ('job_id', 0), ('stream_id', 0), ('forgotten', 0)")
     made.append("CREATE TABLE contents (sha256 TEXT PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID")
-    made.append("CREATE TABLE sealed_contents (sha256 TEXT, job TEXT, PRIMARY KEY (sha256, job)) WITHOUT ROWID")
-    # Jobs on their way between the live book and their own file, so that an interrupted move is resumed.
-    made.append("CREATE TABLE moves (job TEXT PRIMARY KEY, step TEXT NOT NULL) WITHOUT ROWID")
+    if not sealed:
+        made.append("CREATE TABLE sealed_contents (sha256 TEXT, job TEXT, PRIMARY KEY (sha256, job)) WITHOUT ROWID")
+        # Jobs on their way between the live book and their own file, so that an interrupted move is resumed.
+        made.append("CREATE TABLE moves (job TEXT PRIMARY KEY, step TEXT NOT NULL) WITHOUT ROWID")
     return made + list(_views().values())
 
 
@@ -175,11 +196,20 @@ def review(connection: sqlite3.Connection) -> None:
             connection.execute(made)
 
 
-def create(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
-    """Make an empty book."""
-    for statement in statements():
+@cache
+def sealed_file(page_bytes: int) -> bytes:
+    """The file of a sealed job before any row is in it: the same for all, and made once."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {page_bytes}")
+        create(connection, indexed=SEALED_INDEXED, sealed=True)
+        return connection.serialize()
+
+
+def create(connection: sqlite3.Connection, *, indexed: frozenset[str], sealed: bool = False) -> None:
+    """Make an empty book, or the file of a sealed job."""
+    for statement in statements(sealed=sealed):
         connection.execute(statement)
-    reindex(connection, indexed=indexed)
+    reindex(connection, indexed=indexed, sealed=sealed)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
@@ -255,9 +285,11 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def reindex(connection: sqlite3.Connection, *, indexed: frozenset[str]) -> None:
+def reindex(connection: sqlite3.Connection, *, indexed: frozenset[str], sealed: bool = False) -> None:
     """Make the wanted indexes and drop the others; within a transaction."""
     wanted = wanted_indexes(indexed)
+    if sealed:
+        wanted = {name: made for name, made in wanted.items() if name in SEALED_INDEXES}
     if "attempts" in indexed:
         count_attempts(connection)
     else:
