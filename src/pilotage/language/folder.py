@@ -68,8 +68,15 @@ class EarlierOutputs(NamedTuple):
     names: list[str]
 
 
+class CachedFile(NamedTuple):
+    """A file in the cache of a site."""
+
+    locator: str
+    size_bytes: int
+
+
 class EarlierJobs(Protocol):
-    """Access to the outputs of earlier jobs."""
+    """Access to the outputs of earlier jobs, and to the files that are in the caches of sites."""
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
         """The granted outputs of a job, found by id or name, that match a pattern; None for an unknown job.
@@ -78,12 +85,20 @@ class EarlierJobs(Protocol):
         """
         ...
 
+    def cached_files(self, site: str) -> list[CachedFile] | None:
+        """The files in the cache of a site; None for an unknown site. Raises `PilotageError` if they cannot be known."""
+        ...
+
 
 class NoEarlierJobs:
     """Knows no earlier jobs, for use without a book."""
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
         """None: the job is unknown."""
+        return None
+
+    def cached_files(self, site: str) -> list[CachedFile] | None:
+        """None: the site is unknown."""
         return None
 
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion, LateStage
-from pilotage.language.expansion.software import setting_levels, ways_of
+from pilotage.language.expansion.software import find_software, setting_levels, ways_of
+from pilotage.language.file_plan import file_plan_of
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.model.events.payloads import StageShape, TemplateShape
 from pilotage.model.jobs.definition import Definition, Package, Retry
@@ -36,6 +37,7 @@ def plan_of(expansion: Expansion) -> JobPlan:
         limits=definition.limits,
         priority=definition.priority,
         hold=definition.hold,
+        files=file_plan_of(expansion),
     )
 
 
@@ -89,12 +91,14 @@ def _template(definition: Definition, block: Block) -> Template:
         platform=package.platform,
         job_type=package.job_type,
         data_handling=any(each.data_handling for each in package.binaries),
-        software=_software(package),
+        software=_software(definition, package),
         starts=_starts(definition, package),
         work_bytes=sum(each.work_bytes or 0 for each in package.binaries),
         input_bytes=sum(_needed(package).values()),
         output_bytes=sum(_made(package).values()),
         locators=_locators(block),
+        stores_outputs=any(output.stored for _, output in block.outputs()),
+        disposes_outputs=any("deletable" in output.dispositions for _, output in block.outputs()),
     )
 
 
@@ -111,11 +115,10 @@ def _made(package: Package) -> dict[str, int]:
 
 
 def _locators(block: Block) -> tuple[str, ...]:
-    """The locators of its files, up to the first part that differs between packages: a URL prefix identifies a store."""
+    """The locators of files that it fetches itself, up to the first part that differs: a URL prefix identifies a store."""
     found: dict[str, None] = {}
     for binary in block.package.binaries:
-        inputs, outputs = (each.locator for each in binary.inputs), (each.locator for each in binary.outputs)
-        for locator in (*inputs, *outputs):
+        for locator in (each.locator for each in binary.inputs if each.acquisition == "self"):
             parts = block.bound(locator).parts
             text = "".join(
                 part for part in takewhile(lambda part: isinstance(part, str), parts) if isinstance(part, str)
@@ -125,10 +128,11 @@ def _locators(block: Block) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _software(package: Package) -> tuple[str, ...]:
-    """The software that a site must have if it lists its software."""
-    named = ((each.software, each.version) for each in package.binaries if each.software)
-    return tuple(dict.fromkeys(f"{name}/{version}" if version else name for name, version in named))
+def _software(definition: Definition, package: Package) -> tuple[str, ...]:
+    """The software that a site must have if it lists its software; archives are brought there."""
+    named = [each for each in package.binaries if each.software]
+    installed = [each for each in named if not ((found := find_software(definition, each)) and found.archives)]
+    return tuple(dict.fromkeys("/".join(filter(None, (each.software, each.version))) for each in installed))
 
 
 def _starts(definition: Definition, package: Package) -> tuple[tuple[Start, ...], ...]:

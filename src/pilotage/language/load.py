@@ -11,6 +11,7 @@ from pilotage.language.expansion.advice import advise, advise_on_outputs, check_
 from pilotage.language.expansion.expand import expand, report_more_faults
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
+from pilotage.language.file_checks import check_locators
 from pilotage.language.folder import EarlierJobs, Folder, NotingFolder
 from pilotage.language.losses import Loss, Losses
 from pilotage.language.parsing.document import Document, read_what_can_be
@@ -112,6 +113,7 @@ def load(
     )
     if expansion is not None:
         check_parameters(expansion, report, document.mark)
+        check_locators(expansion, report, document.mark)
     read = tuple(sorted(map(tidy_name, noting.names)))
     return LoadResult(chosen, document, None if report.errors else expansion, report, losses, document, read)
 

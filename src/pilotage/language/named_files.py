@@ -17,7 +17,15 @@ from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import files_key
 from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.expansion.software import find_software, ways_of
-from pilotage.language.package_inputs import ManifestOf, concrete, left_out_names, open_patterns, staged_names
+from pilotage.language.file_plan import brought_files
+from pilotage.language.package_inputs import (
+    ManifestOf,
+    concrete,
+    is_brought,
+    left_out_names,
+    open_patterns,
+    staged_names,
+)
 from pilotage.language.text.names import tidy_name, tidy_names, why_outside
 from pilotage.language.text.patterns import is_pattern, matches
 from pilotage.language.text.templates import (
@@ -203,7 +211,11 @@ def input_names(expansion: Expansion) -> Iterator[str]:
     for block in blocks_of(expansion):
         for _, given in block.inputs():
             template = block.bound(given.name)
-            if given.acquisition == "self" or any(block.is_list(p.name) for p in template.placeholders):
+            if (
+                given.acquisition == "self"
+                or is_brought(given)
+                or any(block.is_list(p.name) for p in template.placeholders)
+            ):
                 continue
             if is_pattern(literal_text(template)):
                 if not template.placeholders:
@@ -212,6 +224,58 @@ def input_names(expansion: Expansion) -> Iterator[str]:
                 yield tidy_name(literal_text(template))
             elif block.count <= _LOOKED_AT_MAX:
                 yield from tidy_names(render_column(template, BlockColumns(block), block.count))
+
+
+def names_read(expansion: Expansion) -> Iterator[str]:
+    """The names of all files that packages read, as far as they are known before the job runs; some may be made by it.
+
+    Packages that are left out read nothing. Of a late stage, only inputs that are the same for all its packages are known.
+    """
+    for block in expansion.blocks:
+        columns = _plain_columns(block)
+        if columns is not None:
+            for names in columns:
+                yield from (
+                    name
+                    for name, number in zip(names, block.packages(), strict=True)
+                    if number not in expansion.left_out
+                )
+            continue
+        for number in block.packages():
+            if number not in expansion.left_out:
+                package = concrete(expansion, number, granted=(), manifest_of=lambda _: None)
+                fetched = {
+                    name for each in package.binaries for given in each.inputs if given.locator for name in given.names
+                }
+                inside = open_patterns(package, block)
+                for name in staged_names(package):
+                    if name not in fetched and not any(matches(pattern, name) for pattern in inside):
+                        yield name
+    for block in expansion.late_blocks:
+        for _, given in block.inputs():
+            template = block.bound(given.name)
+            if given.acquisition == "self" or given.locator or template.placeholders:
+                continue
+            text = tidy_name(literal_text(template))
+            yield from expansion.resolved.lists.get(files_key(text), ()) if is_pattern(text) else (text,)
+
+
+def _plain_columns(block: Block) -> list[list[str]] | None:
+    """The input names of all packages of a block; None if each package has to be written to know them."""
+    if len(block.package.binaries) != 1 or block.package.binaries[0].stdin:
+        return None
+    columns: list[list[str]] = []
+    for _, given in block.inputs():
+        template = block.bound(given.name)
+        if given.acquisition == "self" or given.locator:
+            continue
+        if is_pattern(literal_text(template)) or any(block.is_list(each.name) for each in template.placeholders):
+            return None
+        if template.placeholders:
+            columns.append(list(tidy_names(render_column(template, BlockColumns(block), block.count))))
+        else:
+            columns.append([tidy_name(literal_text(template))] * block.count)
+    return columns
 
 
 class NamesMade:
@@ -263,7 +327,7 @@ class ConsumedFile(NamedTuple):
     name: str
     producer: int | None = None  # the number of the package that made it
     made: MadeFile | None = None  # as that package was granted it
-    locator: str = ""  # from where its command fetches it
+    locator: str = ""  # from where its command fetches it, or it is brought to the site
 
 
 def consumed_by(
@@ -292,5 +356,9 @@ def consumed_by(
     for binary in package.binaries:
         for given in binary.inputs:
             if given.declared.acquisition == "self":
-                found.update({name: ConsumedFile(name, locator=given.locator) for name in given.names})
+                located = zip(given.names, given.locators or ("",) * len(given.names), strict=True)
+                found.update({name: ConsumedFile(name, locator=locator) for name, locator in located})
+    found.update(
+        {each.name: ConsumedFile(each.name, locator=each.locator) for each in brought_files(expansion, number)}
+    )
     return list(found.values())

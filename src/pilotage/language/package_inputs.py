@@ -11,6 +11,7 @@ from pilotage.language.expansion.packages import ConcretePackage, write_package
 from pilotage.language.expansion.software import Choose
 from pilotage.language.text.patterns import matches
 from pilotage.model.events.payloads import OutputFile
+from pilotage.model.jobs.definition import InputFile
 from pilotage.model.jobs.graph import EdgeKind
 
 ManifestOf = Callable[[int], "tuple[OutputFile, ...] | None"]
@@ -76,16 +77,22 @@ def left_out_names(expansion: Expansion, number: int, granted: Collection[int]) 
 
 
 def staged_names(package: ConcretePackage) -> Iterator[str]:
-    """The names of files to be staged: not those a binary fetches itself, nor those an earlier one makes."""
+    """The names of files to be staged from the job's tree: not those that come from stores, nor those an earlier binary makes."""
     made: set[str] = set()
     for binary in package.binaries:
         for given in binary.inputs:
-            if given.declared.acquisition != "self":
+            if given.declared.acquisition != "self" and not is_brought(given.declared):
                 yield from (name for name in given.names if name not in made)
-        if binary.stdin and binary.stdin not in made:
+        brought = {name for given in binary.inputs if is_brought(given.declared) for name in given.names}
+        if binary.stdin and binary.stdin not in made and binary.stdin not in brought:
             yield binary.stdin
         made.update(output.name for output in binary.outputs)
         made.update(stream for stream in (binary.stdout, binary.stderr) if stream)
+
+
+def is_brought(given: InputFile) -> bool:
+    """Whether an input comes from a store, through the cache of the site, and not from the job's tree."""
+    return bool(given.locator) and given.brought
 
 
 def open_patterns(package: ConcretePackage, block: Block) -> tuple[str, ...]:

@@ -182,7 +182,7 @@ def test_a_second_final_package_becomes_a_job_that_waits_for_all_work() -> None:
         ("outputs: ['a,b']", "outputs"),
         ("outputs: [{name: a, replicas: 2}]", "replicas"),
         ("inputs: [{name: a, locator: 'https://host/b'}]", "locator"),
-        ("inputs: [{name: a, locator: /b, acquisition: prefetch}]", "acquisition"),
+        ("inputs: [{name: a, locator: /b/a, acquisition: prefetch}]", "acquisition"),
         ("scripts: {pre: {run: [./check, 'a b']}}", "scripts"),
         ("category: two words", "category"),
     ],

@@ -237,9 +237,9 @@ class TestDescription:
     def test_inputs_from_elsewhere_have_a_locator(self) -> None:
         inputs = described("transfer_input_files = /data/x.dat, https://host/y.dat, ../z.dat").binaries[0].inputs
         assert inputs == (
-            InputFile(name="x.dat", locator="/data"),
+            InputFile(name="x.dat", locator="/data/x.dat"),
             InputFile(name="y.dat", locator="https://host/y.dat"),
-            InputFile(name="z.dat", locator=".."),
+            InputFile(name="z.dat", locator="../z.dat", acquisition="self"),
         )
 
     def test_a_program_that_another_node_makes_is_an_input(self) -> None:

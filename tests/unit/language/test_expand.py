@@ -212,7 +212,7 @@ def test_many_missing_inputs_are_counted_once() -> None:
     assert "'raw-1' (and 49 more)" in fault.message
 
 
-@pytest.mark.parametrize("extra", ["locator: 'https://x.org/d'", "acquisition: self"])
+@pytest.mark.parametrize("extra", ["locator: 'https://x.org/d', acquisition: self", "acquisition: self"])
 def test_an_input_from_outside_needs_no_maker(extra: str) -> None:
     text = f"stages:\n  - run: a {{inputs}}\n    inputs: [{{name: far.dat, {extra}}}, {{name: 'many-*', {extra}}}]\n"
     assert commands(expanded(text)) == [("a", "far.dat")]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pilotage.language.expansion.lists import LateList, ListFault, RecordedLists, RecordingLists, late_key, makers_key
-from pilotage.language.folder import EarlierOutputs, MemoryFolder
+from pilotage.language.folder import CachedFile, EarlierOutputs, MemoryFolder
 from pilotage.model.jobs.submission import ResolvedLists
 from tests.kit.jobs import OneJob
 
@@ -73,6 +73,9 @@ def test_jobs_and_patterns_with_colons_are_kept_apart() -> None:
         def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
             asked.append((job, pattern))
             return EarlierOutputs("id", [f"{job}|{pattern}"])
+
+        def cached_files(self, site: str) -> list[CachedFile] | None:
+            return None
 
     lists = RecordingLists(MemoryFolder(), Echo())
     assert lists.outputs("a:b", "c") == ("a:b|c",)

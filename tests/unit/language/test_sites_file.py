@@ -66,6 +66,14 @@ def test_the_engine_knows_of_a_site_what_one_pilot_has() -> None:
     assert (site.wall_seconds, site.pilots_max, site.nodes) == (7200.0, 3, 2)
 
 
+def test_the_cache_of_a_site_has_a_folder_and_a_size() -> None:
+    found, report = read_sites(one("name: lyon, kind: slurm, cache: ~/cache, cache_bytes: 2 GiB").encode(), file="s")
+    assert found is not None, report
+    (lyon,) = found.sites
+    assert (lyon.cache, lyon.cache_bytes, site_of(lyon).cache_bytes) == ("~/cache", 2 * 2**30, 2 * 2**30)
+    assert read_sites(write_sites(found).encode(), file="s")[0] == found
+
+
 def test_this_computer_has_the_slots_that_are_written_and_a_cluster_ten_pilots() -> None:
     here = site_of(entry(name="annex", kind="local", slots=2))
     assert (here.pilots_max, here.capacity.cores_hundredths) == (1, 200)

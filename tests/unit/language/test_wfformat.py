@@ -164,7 +164,7 @@ def test_inputs_from_outside_are_fetched_by_the_program_and_summed_up_in_one_war
 
 def test_an_input_in_the_folder_is_simply_there() -> None:
     one = instance(task("a", inputFiles=["data/x"]))
-    assert packages_of(one, "data/x")["a"].binaries[0].inputs[0].acquisition == "none"
+    assert packages_of(one, "data/x")["a"].binaries[0].inputs[0].acquisition == ""
     assert warned(one, "data/x") == []
 
 

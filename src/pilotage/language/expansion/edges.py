@@ -121,13 +121,19 @@ class EdgeCollector:
         if has_list(template, block):
             names, targets, sources = self._listed(block, packages, template)
             self._refuse_own_files(names, place)
+            if sources is not None and given.locator and given.brought:
+                self._refuse_made(given.name, place)
+                return set()
             if sources is not None:
                 self._add(sources, targets, EdgeKind.FILE | awaited)
                 return set()
         elif is_pattern(literal_text(template)):
             return self._of_pattern(block, packages, place, given, template, awaited)
         elif (_comes_from_outside(given) and self._makers.makes_nothing_like(general_pattern(template))) or (
-            not template.placeholders and block.count == 1 and self._single(template, packages, awaited)
+            not template.placeholders
+            and block.count == 1
+            and not (given.locator and given.brought)
+            and self._single(template, packages, awaited)
         ):
             return set()
         else:
@@ -140,11 +146,20 @@ class EdgeCollector:
         if len(own) and not _comes_from_outside(given) and not _made_by_earlier_binary(block, place, given):
             self._refuse_own([names[i] for i in own.tolist()], targets[own], block, place)
         made = sources != NO_PRODUCER
+        if given.locator and given.brought and made.any():
+            self._refuse_made(names[int(np.argmax(made))], place)
+            return set()
         self._add(sources[made], targets[made], EdgeKind.FILE | awaited)
         if made.all():
             return set()
         unmade = np.flatnonzero(~made)
         return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
+
+    def _refuse_made(self, name: str, place: FieldPath) -> None:
+        """Report an input that a package of the job makes, and that is also to come from a store."""
+        message = f"the input {name!r} has a locator, but a package of this job makes it"
+        hint = "give it another name, or leave out the locator: outputs are handed on to later packages"
+        self._builder.error("made-and-fetched", message, place, hint)
 
     def _refuse_own_files(self, names: list[str], place: FieldPath) -> bool:
         """Report an input that is a file of pilotage itself; return whether there is one."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
 from pilotage.language.parsing.iterations import ITEMS_MAX, range_of, range_width
+from pilotage.language.text.locators import cached_value, name_in_locator
 from pilotage.language.text.patterns import literal, matches
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.jobs.submission import ResolvedLists
@@ -68,6 +69,10 @@ class Lists(Protocol):
 
     def outputs(self, job: str, pattern: str) -> tuple[str, ...]:
         """The outputs of an earlier job."""
+        ...
+
+    def cached(self, site: str, pattern: str) -> tuple[str, ...]:
+        """The files in the cache of a site, as values with a size."""
         ...
 
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
@@ -149,6 +154,26 @@ class RecordingLists:
             self._resolved[f"job:{_escaped(job)}"] = (found.job,)  # the id that the name was resolved to
         return self._resolved[key]
 
+    def cached(self, site: str, pattern: str) -> tuple[str, ...]:
+        """The files in the cache of a site that match, by name."""
+        key = f"site:{_escaped(site)}:{pattern}"
+        if key not in self._resolved:
+            try:
+                found = self._jobs.cached_files(site)
+            except PilotageError as fault:
+                raise ListFault("cached-files", fault.what, fault.next_step) from None
+            if found is None:
+                raise ListFault("unknown-site", f"no site is called {site!r}", "see: pilotage sites")
+            by_locator = "/" in pattern
+            named = [(name_in_locator(each.locator), each) for each in found]
+            matching = sorted(
+                (name, each) for name, each in named if matches(pattern, each.locator if by_locator else name)
+            )
+            self._resolved[key] = tuple(
+                cached_value(site=site, locator=each.locator, size_bytes=each.size_bytes) for _, each in matching
+            )
+        return self._resolved[key]
+
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
         """None: a job that is being submitted has made nothing yet."""
         return None
@@ -214,6 +239,10 @@ class RecordedLists:
     def outputs(self, job: str, pattern: str) -> tuple[str, ...]:
         """The recorded outputs."""
         return self._recorded(f"job:{_escaped(job)}:{pattern}")
+
+    def cached(self, site: str, pattern: str) -> tuple[str, ...]:
+        """The recorded files of a cache."""
+        return self._recorded(f"site:{_escaped(site)}:{pattern}")
 
     def late(self, stage: int, pattern: str, within: int | None) -> LateList | None:
         """The recorded list of a late stage, or None."""
@@ -399,6 +428,14 @@ class Column:
             raise TypeError("the values of this column are lists")
         values = list(self.values)
         return values if self.take is None else list(map(values.__getitem__, self.take.tolist()))
+
+    def part(self, start: int, end: int) -> list[str]:
+        """The values of the items from `start` to `end`; raises `TypeError` for a column of lists."""
+        if isinstance(self.values, Groups):
+            raise TypeError("the values of this column are lists")
+        if self.take is None:
+            return list(self.values[start:end])
+        return list(map(self.values.__getitem__, self.take[start:end].tolist()))
 
     def taken(self, take: Indices) -> Column:
         """The column of new items, each given by the number of an item of this column."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,9 +19,11 @@ from pilotage.language.expansion.software import (
     ways_of,
 )
 from pilotage.language.parsing.records import fields_of
+from pilotage.language.text.locators import locator_of, origin_of
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
 from pilotage.language.text.templates import (
+    Template,
     Values,
     literal_text,
     parse_template,
@@ -55,7 +57,8 @@ class ConcreteInput(msgspec.Struct, frozen=True, kw_only=True):
 
     declared: InputFile
     names: tuple[str, ...]
-    locator: str
+    locator: str  # of the first file
+    locators: tuple[str, ...] = ()  # of each file; none: it is in the job's tree
     awaited: bool = False
 
 
@@ -254,7 +257,6 @@ def _write_input(
     left_out: Collection[str] = (),
 ) -> ConcreteInput:
     template = block.bound(given.name)
-    locator = render(block.bound(given.locator), values) if given.locator else ""
     lists = [p for p in template.placeholders if isinstance(values.get(p.name), tuple)]
     if lists:
         names: tuple[str, ...] | None = tuple(map(tidy_name, render_arguments((str(lists[0]),), values)))
@@ -264,7 +266,37 @@ def _write_input(
         names = (tidy_name(render(template, values)),)
     if left_out and names:
         names = tuple(name for name in names if name not in left_out)
-    return ConcreteInput(declared=given, names=names or (), locator=locator, awaited=names is None)
+    if not given.locator:
+        return ConcreteInput(declared=given, names=names or (), locator="", awaited=names is None)
+    located = {each.name: each.locator for each in located_files(block, given, values)}
+    first = next(iter(located.values()), "")
+    locators = tuple(located.get(name, first) for name in names or ())
+    return ConcreteInput(declared=given, names=names or (), locator=first, locators=locators, awaited=names is None)
+
+
+class LocatedFile(NamedTuple):
+    """A file of an input with a locator."""
+
+    name: str
+    locator: str
+    sha256: str  # that the document requires; empty: any
+
+
+def located_files(block: Block, given: InputFile, values: Values) -> Iterator[LocatedFile]:
+    """The files of an input with a locator; of a list, one for each of its values."""
+    templates = [block.bound(text) for text in (given.name, given.locator, given.sha256)]
+    variable = list_in(block, templates)
+    listed = values[variable] if variable else ""
+    for value in listed if isinstance(listed, tuple) else ("",):
+        known = {**values, variable: value} if variable else values
+        name, locator, sha256 = (render(template, known) for template in templates)
+        name = tidy_name(name)
+        yield LocatedFile(name, origin_of(locator_of(locator, name)), sha256.lower())
+
+
+def list_in(block: Block, templates: Sequence[Template]) -> str:
+    """The variable whose values are lists among those of some texts, or an empty text."""
+    return next((gap.name for each in templates for gap in each.placeholders if block.is_list(gap.name)), "")
 
 
 def _write_output(output: OutputFile, block: Block, values: Values) -> ConcreteOutput:

@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pilotage.language.expansion.blocks import Block
+from pilotage.language.expansion.lists import Groups
 from pilotage.language.expansion.software import filled_parameters, find_software, parameter_texts, ways_of
 from pilotage.language.parsing.iterations import sources
 from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.parsing.rules import templates_in, values_in
+from pilotage.language.text.locators import is_cached_value
 from pilotage.language.text.templates import (
     ATTRIBUTES,
     Placeholder,
@@ -45,13 +47,20 @@ def check_placeholders(block: Block, definition: Definition, error: NoteFault) -
         allowed = known | (_FILE_LISTS if in_command and not isinstance(value, Script) else frozenset())
         if inner[0] == "arguments":
             allowed = allowed - {"arguments"}
+        # Beside a list of names, a locator or a checksum is written for each of them.
+        for_each = isinstance(value, InputFile) and inner[0] in ("locator", "sha256")
         for placeholder in template.placeholders:
             fault = _fault(
-                placeholder, template, block, allowed, lists_allowed=in_command or isinstance(value, InputFile)
+                placeholder,
+                Template((placeholder,)) if for_each else template,
+                block,
+                allowed,
+                lists_allowed=in_command or isinstance(value, InputFile),
             )
             if (
                 not fault
                 and isinstance(value, InputFile)
+                and not for_each
                 and block.is_list(placeholder.name)
                 and len(template.parts) > 1
             ):
@@ -60,10 +69,30 @@ def check_placeholders(block: Block, definition: Definition, error: NoteFault) -
                 fine = False
                 error(fault[0], fault[1], (*place, *inner), fault[2], at=str(placeholder))
     for place, binary in block.binaries():
+        for code, message, field in _list_faults(binary, block):
+            fine = False
+            error(code, message, (*place, *field))
         for code, message, hint, field in _software_faults(binary, block, definition):
             fine = False
             error(code, message, (*place, *field), hint)
     return fine
+
+
+def _list_faults(binary: Binary, block: Block) -> Iterator[tuple[str, str, FieldPath]]:
+    """Lists of locators that do not fit their names: each file has one name and one locator."""
+    for position, given in enumerate(binary.inputs):
+        lists = {
+            field: {gap.name for gap in parse_template(text).placeholders if block.is_list(gap.name)}
+            for field, text in (("name", given.name), ("locator", given.locator), ("sha256", given.sha256))
+        }
+        for field in ("locator", "sha256"):
+            if not lists[field] <= lists["name"]:
+                message = f"the {field} of {given.name!r} is a list, and its name is not one of the same variable"
+                yield "list-in-text", message, ("inputs", position, field)
+        one = given.locator and given.brought and not lists["locator"] and not given.locator.endswith("/")
+        if lists["name"] and one:
+            message = f"{given.name!r} is a list of files, and the locator names one: end it with / to name a folder"
+            yield "list-in-text", message, ("inputs", position, "locator")
 
 
 def _software_faults(binary: Binary, block: Block, definition: Definition) -> Iterator[tuple[str, str, str, FieldPath]]:
@@ -132,6 +161,9 @@ def _fault(
     if placeholder.attribute and placeholder.attribute not in ATTRIBUTES:
         message = f"a value has no part {placeholder.attribute!r}, which {placeholder} names"
         return "unknown-placeholder", message, did_you_mean(placeholder.attribute, ATTRIBUTES)
+    if placeholder.attribute == "size" and not _has_sizes(block, name):
+        message = f"{placeholder} is not known: only files in the cache of a site have a size"
+        return "unknown-placeholder", message, "iterate over {files: PATTERN, site: NAME}"
     is_list = block.is_list(name) or name in _FILE_LISTS or name in more_lists
     if is_list and not lists_allowed:
         return "list-in-text", f"{placeholder} is a list and cannot be part of a name", ""
@@ -142,6 +174,14 @@ def _fault(
     ):
         return "list-in-text", f"{placeholder} is a list: it must be a whole argument", "use shell: to join it"
     return None
+
+
+def _has_sizes(block: Block, name: str) -> bool:
+    column = block.line_items.columns.get(name) or block.items.columns.get(name)
+    if column is None:
+        return False
+    values = column.values.values if isinstance(column.values, Groups) else column.values
+    return not len(values) or is_cached_value(values[0])
 
 
 def _templates(package: Package, place: FieldPath) -> Iterator[tuple[FieldPath, Value, FieldPath, Template]]:

@@ -172,6 +172,11 @@ class ItemResolver:
         return Items(len(values), {source.variable: Column(values)}, tags)
 
     def _files(self, source: Source, *, stage: int) -> tuple[Sequence[str], Tags | None]:
+        if source.site:
+            pattern = self._filled(source.files)
+            cached = self._lists.cached(source.site, pattern)
+            self._refuse_empty(len(cached), f"no file in the cache of the site {source.site!r} matches {pattern!r}")
+            return cached, None
         pattern = tidy_name(self._filled(source.files))
         if source.job:
             found = self._lists.outputs(source.job, pattern)

@@ -24,7 +24,7 @@ ITEMS_MAX = 20_000_000  # ten times a big job; more would not fit into memory
 _LIKE_RANGE = re.compile(r"-?[0-9]+\.\.")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 RESERVED = frozenset({"inputs", "outputs", "arguments", "job", "tag", "package"})
-_KEYS = ("variable", "values", "range", "files", "csv", "column", "lines", "stage", "job", "group")
+_KEYS = ("variable", "values", "range", "files", "csv", "column", "lines", "stage", "job", "site", "group")
 _ORIGINS = ("values", "range", "files", "csv", "lines")
 
 
@@ -93,6 +93,7 @@ class Each(msgspec.Struct, frozen=True):
                 "lines": {"type": "string"},
                 "stage": {"type": "string"},
                 "job": {"type": "string"},
+                "site": {"type": "string"},
                 "group": {"type": "integer", "minimum": 1},
             },
             "additionalProperties": False,
@@ -190,11 +191,14 @@ def _source_fault(values: dict[str, Any]) -> str:
         return "a name for the variable is missing"
     if variable and origins == ["csv"] and "column" not in values:
         return f"which column of {values['csv']!r} is {variable!r}? Add column:, or leave out the variable to use all"
-    for name, partner in (("column", "csv"), ("stage", "files"), ("job", "files")):
+    for name, partner in (("column", "csv"), ("stage", "files"), ("job", "files"), ("site", "files")):
         if name in values and partner not in values:
             return f"{name!r} requires {partner!r}"
-    if "stage" in values and "job" in values:
-        return "outputs come either from a stage of this job or from an earlier job, not both"
+    origins = [name for name in ("stage", "job", "site") if name in values]
+    if len(origins) > 1:
+        return (
+            f"files come from a stage of this job, an earlier job, or the cache of a site; got {' and '.join(origins)}"
+        )
     return range_fault(values["range"]) if "range" in values else ""
 
 

@@ -40,6 +40,7 @@ class InputFields(TypedDict, total=False):
     locator: str
     size: Size
     size_bytes: Size
+    sha256: str
     acquisition: Acquisition
     disposition: Retention
 
@@ -150,6 +151,7 @@ class SourceFields(TypedDict, total=False):
     lines: str
     stage: str
     job: str
+    site: str
     group: int
 
 
@@ -243,6 +245,17 @@ class InfrastructureFields(ExecutionFields, total=False):
     executions: Sequence[ExecutionFields]
 
 
+class ArchiveFields(TypedDict, total=False):
+    """A software as a file for one platform."""
+
+    locator: str
+    platform: str
+    sha256: str
+    size: Size
+    size_bytes: Size
+    folder: str
+
+
 class SoftwareFields(InfrastructureFields, total=False):
     """A software; without `infrastructures` it is its only one too."""
 
@@ -250,6 +263,7 @@ class SoftwareFields(InfrastructureFields, total=False):
     version: Text
     description: str
     probe: str | Sequence[Text]
+    archives: Sequence[ArchiveFields | str] | ArchiveFields | str
     infrastructures: Sequence[InfrastructureFields]
     boutiques: str | Mapping[str, Any]
 

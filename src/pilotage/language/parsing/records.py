@@ -149,6 +149,7 @@ CHILDREN: dict[type, tuple[str, type]] = {
 }
 INLINE: dict[type, tuple[str, type]] = {definition.Package: ("resources", definition.Resources)}
 ALONE: dict[type, str] = {
+    definition.Archive: "locator",
     definition.InputFile: "name",
     definition.OutputFile: "name",
     definition.Container: "image",
@@ -330,6 +331,8 @@ def fields_of(struct: type[definition.Value]) -> tuple[Field, ...]:
         short = SHORT.get((struct, field.name), field.name)
         for suffix in ("_bytes", "_seconds"):
             short = short.removesuffix(suffix)
+        if short != field.name and short in struct.__struct_fields__:
+            short = field.name  # the shorter name is that of another field
         default = (
             field.default_factory() if field.default is msgspec.NODEFAULT and not field.required else field.default
         )

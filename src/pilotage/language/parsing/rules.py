@@ -10,9 +10,11 @@ from typing import get_args
 from pilotage.language.parsing.iterations import RESERVED, Each, variable_fault
 from pilotage.language.parsing.kinds import FieldPath, ListOf, Text
 from pilotage.language.parsing.records import Record, fields_of
+from pilotage.language.text.locators import REMOTE_SCHEMES, is_folder, locator_fault, scheme_of, shown_locator
+from pilotage.language.text.names import why_outside
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
-from pilotage.language.text.templates import Style, parse_template
+from pilotage.language.text.templates import Style, literal_text, parse_template
 from pilotage.language.text.tree import Mark, Report
 from pilotage.model.errors import did_you_mean
 from pilotage.model.jobs.definition import (
@@ -35,6 +37,7 @@ from pilotage.model.states import Reason
 MarkOf = Callable[[FieldPath], Mark]
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _JOB_NAME_FORM = "letters, digits, '.', '_', '+' and '-', starting with a letter or digit, at most 200"
 
 _TAG_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -203,8 +206,8 @@ def _faults(value: Value, definition: Definition) -> Iterator[Fault]:
         yield from _package_faults(value)
     elif isinstance(value, Binary):
         yield from _binary_faults(value, definition)
-    elif isinstance(value, InputFile) and not value.name:
-        yield "bad-input", "an input needs a name", "", ()
+    elif isinstance(value, InputFile):
+        yield from _input_faults(value)
     elif isinstance(value, OutputFile):
         yield from _output_faults(value)
     elif isinstance(value, RetryRule):
@@ -226,6 +229,7 @@ def _faults(value: Value, definition: Definition) -> Iterator[Fault]:
             )
         if value.infrastructures and value.boutiques is not None:
             yield "two-commands", f"the software {value.id!r} has both a Boutiques descriptor and commands", "", ()
+        yield from _archive_faults(value)
 
 
 def _package_faults(package: Package) -> Iterator[Fault]:
@@ -245,6 +249,12 @@ def _package_faults(package: Package) -> Iterator[Fault]:
         if not NODE_NAME.fullmatch(name):
             message = f"{name!r} cannot name a node: expected {NODE_NAME_FORM}"
             yield "bad-name", message, "", ("node_restriction", position)
+    located: dict[str, str] = {}
+    for number, binary in enumerate(package.binaries):
+        for position, given in enumerate(binary.inputs):
+            if given.locator and given.brought and located.setdefault(given.name, given.locator) != given.locator:
+                message = f"two inputs of the package are called {given.name!r} and have different locators"
+                yield "two-files", message, "give them different names", ("binaries", number, "inputs", position)
     if package.subjob and package.binaries:
         yield "two-commands", "a package runs either a subjob or binaries, not both", "", ("subjob",)
 
@@ -299,7 +309,74 @@ def _is_argument(value: object) -> bool:
     return isinstance(value, (str, int, float))
 
 
+def _input_faults(given: InputFile) -> Iterator[Fault]:
+    if not given.name:
+        yield "bad-input", "an input needs a name", "", ()
+    # What a binary fetches itself may be named in any way that it understands, but for secrets.
+    faults = _locator_faults(given.locator)
+    yield from (each for each in faults if given.acquisition != "self" or each[0] == "secret-in-locator")
+    yield from _checksum_faults(given.sha256)
+    if given.sha256 and not given.locator:
+        yield "bad-input", "sha256 is for an input with a locator", "", ("sha256",)
+    if given.acquisition == "none" and scheme_of(given.locator) in REMOTE_SCHEMES:
+        message = f"acquisition: none means that the file is there, but {shown_locator(given.locator)!r} is in a store"
+        yield (
+            "bad-input",
+            message,
+            "leave acquisition out, or write prefetch: it is brought to the site",
+            ("acquisition",),
+        )
+    if given.locator and given.brought and is_pattern(literal_text(parse_template(given.name))):
+        message = f"{given.name!r} is a pattern, and a file that is brought from a locator has a name"
+        yield "bad-input", message, "iterate over a list of the files", ("name",)
+
+
+def _locator_faults(locator: str) -> Iterator[Fault]:
+    """What is wrong with a locator, as far as it is known before its placeholders are filled in."""
+    template = parse_template(locator)
+    if not template.parts or template.fault:
+        return
+    begins = template.parts[0]
+    fixed = "".join(part if isinstance(part, str) else "x" for part in template.parts)
+    # A value may bring the scheme.
+    fault = locator_fault(fixed if isinstance(begins, str) else f"file:///{fixed}")
+    if fault is not None:
+        yield fault.code, fault.message, fault.hint, ("locator",)
+
+
+def _checksum_faults(sha256: str) -> Iterator[Fault]:
+    if sha256 and "{" not in sha256 and not _SHA256.fullmatch(sha256):
+        yield "bad-checksum", f"{sha256!r} is not a sha256: expected 64 hexadecimal digits", "", ("sha256",)
+
+
+def _archive_faults(software: Software) -> Iterator[Fault]:
+    platforms = [each.platform for each in software.archives]
+    for position, archive in enumerate(software.archives):
+        place: FieldPath = ("archives", position)
+        fault = locator_fault(archive.locator)
+        if fault is not None:
+            yield fault.code, fault.message, fault.hint, (*place, "locator")
+        elif is_folder(archive.locator):
+            message = f"the archive {shown_locator(archive.locator)!r} of {software.id!r} is a folder"
+            yield "bad-archive", message, "name the file", (*place, "locator")
+        for code, message, hint, inner in _checksum_faults(archive.sha256):
+            yield code, message, hint, (*place, *inner)
+        if len(platforms) > 1 and (not archive.platform or archive.platform in platforms[:position]):
+            what = f"two archives for {archive.platform!r}" if archive.platform else "an archive without a platform"
+            message = f"the software {software.id!r} has {what} among {len(platforms)}"
+            yield "bad-archive", message, "give each archive its own platform", (*place, "platform")
+        if archive.folder and (why_outside(archive.folder) or is_pattern(archive.folder)):
+            message = f"{archive.folder!r} cannot be the folder of unpacked software"
+            yield "bad-archive", message, "name a folder, such as reco", (*place, "folder")
+
+
 def _output_faults(output: OutputFile) -> Iterator[Fault]:
+    yield from _locator_faults(output.locator)
+    many = output.expression or is_pattern(literal_text(parse_template(output.name)))
+    if output.locator and many and not is_folder(output.locator):
+        message = f"{output.name or output.expression!r} may be several files, and the locator names one"
+        hint = "end it with / to name a folder: the names of the files are added"
+        yield "bad-output", message, hint, ("locator",)
     if bool(output.name) == bool(output.expression):
         got = "both" if output.name else "neither"
         yield "bad-output", f"an output has either a name or an expression; got {got}", "", ()

@@ -165,6 +165,7 @@ SECTIONS: tuple[tuple[type[definition.Value], str], ...] = (
     (definition.Source, "Source of an iteration"),
     (definition.Environment, "Environment"),
     (definition.Software, "Software"),
+    (definition.Archive, "Software archive"),
     (definition.Infrastructure, "Infrastructure"),
     (definition.Execution, "Execution"),
     (definition.Container, "Container"),

@@ -25,7 +25,7 @@ from pilotage.model.sites.world import GIVEN, OFFSET_FORMS, WORLD_VERSION, Facto
 
 def _spread_end(place: FieldPath) -> int:
     """The length of the part of a path that leads to its distribution."""
-    return 3 if place[0] == "sites" else 4 if "activities" in place else 2
+    return 3 if place[0] in ("sites", "stores") else 4 if "activities" in place else 2
 
 
 class _Note(Protocol):
@@ -68,6 +68,10 @@ def read_world(data: bytes, *, file: str, sites: Collection[str]) -> tuple[World
         names.add(site.name)
         _check_site(site, place, note)
     _check_packages(found, note)
+    urls = [store.url for store in found.stores]
+    for position, url in enumerate(urls):
+        if url in urls[:position]:
+            note("duplicate-name", f"two stores have the URL {url!r}", ("stores", position, "url"))
     return (None if report.errors else found), report
 
 

@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from pilotage.language.text.here_documents import HereDocument, ends, joined_lines
+from pilotage.language.text.locators import cached_part
 from pilotage.language.text.shell_syntax import GAP, RefusedGap, ScriptReader, Slot
 
 # Fills values into a shell script, quoted for their context.
@@ -133,7 +134,7 @@ def read_script(text: str) -> ShellScript:
 
 
 Style = Literal["strict", "shell"]
-ATTRIBUTES = ("name", "stem", "suffix", "parent")
+ATTRIBUTES = ("name", "stem", "suffix", "parent", "size")
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 _PLACEHOLDER = re.compile(rf"\{{({_NAME})(?:\.({_NAME}))?\}}")
@@ -240,9 +241,16 @@ def shell_script(text: str) -> ShellScript:
 
 
 def part_of_name(value: str, attribute: str) -> str:
-    """A part of a file name: `raw/a.tar.gz` has name `a.tar.gz`, stem `a.tar`, suffix `.gz`, parent `raw`."""
+    """A part of a file name: `raw/a.tar.gz` has name `a.tar.gz`, stem `a.tar`, suffix `.gz`, parent `raw`.
+
+    Only a file in the cache of a site has a size.
+    """
     if not attribute:
         return value
+    if attribute == "size":
+        return cached_part(value, "size") or ""
+    if attribute != "parent" and value.startswith("cache:"):
+        value = cached_part(value, "name") or value
     parent, _, name = value.rpartition("/")
     if attribute == "name":
         return name

@@ -15,7 +15,7 @@ from pilotage.language.formats.dagman.lexer import decode
 from pilotage.language.formats.dagman.node_commands import EDGES_MAX, Dag
 from pilotage.language.formats.dagman.translate import Draft, DraftFile, Translator
 from pilotage.language.losses import Losses
-from pilotage.language.text.names import FreeNames, job_name_like
+from pilotage.language.text.names import FreeNames, is_url, job_name_like
 from pilotage.language.text.templates import escape_braces
 from pilotage.language.text.tree import NOWHERE, Report
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, Line, OutputFile, Package, Stage
@@ -269,7 +269,12 @@ def _input(file: DraftFile, draft: Draft, makers: Mapping[str, int], folder: Fol
     if file.locator:
         # If a package makes a file of this name, the external file needs another name.
         own = posixpath.join("external", name) if file.path in makers else name
-        return InputFile(name=own, locator=escape_braces(file.locator))
+        locator = escape_braces(file.locator)
+        if is_url(file.locator) or file.locator.startswith("/"):
+            return InputFile(name=own, locator=locator)
+        message = f"{file.locator!r} is outside the folder of the DAG file; {draft.package.name!r} must fetch it"
+        report.warn("input-not-found", message, file.origin.mark, file=file.origin.file)
+        return InputFile(name=own, locator=locator, acquisition="self")
     if file.path in makers or folder.exists(file.path):
         return InputFile(name=name)
     report.warn(

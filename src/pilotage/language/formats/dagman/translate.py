@@ -492,7 +492,7 @@ class Translator:
             self._lose(keyword, f"{item!r} has characters of a pattern", origin)
             return None
         if is_outside(path):
-            return DraftFile(posixpath.basename(path) or path, origin, posixpath.dirname(path) or "..")
+            return DraftFile(posixpath.basename(path) or path, origin, path)
         return DraftFile(path, origin)
 
     def _outputs(self, draft: Draft, job: SubmitJob, directory: str, *, keeps: bool) -> None:

@@ -62,7 +62,7 @@ FIELD_LOSSES: dict[type[Value], dict[str, str]] = {
         "work_bytes": _ESTIMATE,
         "run_time_seconds": _ESTIMATE,
     },
-    InputFile: {"size_bytes": _ESTIMATE, "disposition": _TARGET},
+    InputFile: {"size_bytes": _ESTIMATE, "sha256": _TARGET, "disposition": _TARGET},
     OutputFile: {"size_bytes": _ESTIMATE, "dispositions": _TARGET, "locator": _TARGET, "replicas": _TARGET},
     Container: {"engine": "the pool chooses what starts the image"},
 }
@@ -288,14 +288,9 @@ class _Description:
         if given.declared.acquisition == "prefetch":
             self._lose("acquisition", "files are brought by HTCondor; `prefetch` has no counterpart")
         paths = []
-        for name in given.names:
-            path = name
-            if is_url(given.locator):
-                path = given.locator
-            elif given.locator:
-                path = posixpath.join(given.locator, name)
+        for name, path in zip(given.names, given.locators or given.names, strict=True):
             if given.locator and not _tells_both(path, name):
-                self._lose("locator", f"{name!r} from {given.locator!r} is named after its path")
+                self._lose("locator", f"{name!r} from {path!r} is named after its path")
             if is_listable(path) and not is_pattern(path):
                 paths.append(path)
             else:

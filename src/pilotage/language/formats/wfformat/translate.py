@@ -164,7 +164,7 @@ class _Translation:
                     name=escape_braces(name),
                     locator="" if here else escape_braces(self._files.locator(file)),
                     size_bytes=self._files.size_bytes(file),
-                    acquisition="none" if here else "self",
+                    acquisition="" if here else "self",
                 ),
             )
         return tuple(found.values())
