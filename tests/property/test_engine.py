@@ -96,10 +96,14 @@ which = st.integers(0, 1000)  # of those there are, counted round
 class Service(RuleBasedStateMachine):
     """A service with three sites and a few small jobs, and everything that can happen to it."""
 
+    sites = SITES
+    plans = PLANS
+    kind_of_small = Small
+
     def __init__(self) -> None:
         super().__init__()
-        self.small = Small(
-            *SITES,
+        self.small = self.kind_of_small(
+            *self.sites,
             flood_packages=2,
             dead_start_seconds_max=60.0,
             restart=RestartSettings(delay_seconds_max=30.0, platform_failures_max=4, preemptions_max=4),
@@ -149,7 +153,8 @@ class Service(RuleBasedStateMachine):
 
     def _submit(self, kind: int) -> None:
         job = f"job-{len(self.jobs)}"
-        self.small.submit(PLANS[kind](), job=job, owner="ada" if kind % 2 else "emmy")
+        made = self.plans[kind % len(self.plans)]()
+        self.small.submit(made, job=job, owner="ada" if kind % 2 else "emmy")
         self.jobs.append(job)
         self._tidy()
 
@@ -302,14 +307,14 @@ class Service(RuleBasedStateMachine):
     @rule(missing=st.sampled_from(SITES), seconds=st.sampled_from([0.0, 5.0, 300.0]))
     def restart_the_service_without_a_site_that_comes_back(self, missing: Site, seconds: float) -> None:
         small, before = self.small, self.small.engine.durable_state()
-        small.sites = tuple(each for each in SITES if each is not missing)
+        small.sites = tuple(each for each in self.sites if each.name != missing.name)
         small.core = small.restarted()
         known = small.engine.durable_state()
         assert differences(known, before | {"sites": known["sites"]}) == []
         small.step(SitesChanged(sites=small.sites))
         small.wait(seconds)
-        small.sites = SITES
-        small.step(SitesChanged(sites=SITES))
+        small.sites = self.sites
+        small.step(SitesChanged(sites=self.sites))
         self._tidy()
 
     # --- in the end ---

@@ -6,6 +6,7 @@ __all__ = [
     "decisions",
     "engine",
     "explain",
+    "files",
     "forecasts",
     "inbound",
     "package_times",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter, sub
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from pilotage.engine.decisions.provisioning import pilots_allowed
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.state.caches import FILE_STATES, FileState, SiteCache
+from pilotage.engine.state.job_files import JobFiles
 from pilotage.engine.state.job_queries import closes, ends, is_under_way
 from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import AttemptState, SiteState
@@ -45,6 +47,8 @@ def sanity_check(state: EngineState) -> None:
         _check_site(state, site, totals)
         _check_pilots(state, site)
     _check_active(state, totals)
+    if state.files.caches or state.files.jobs:
+        _check_files(state)
     owners = totals.owners
     for owner, count in state.jobs.busy_by_owner.items():
         if owners[owner] != count:
@@ -295,6 +299,81 @@ def _check_profile(state: EngineState, site: SiteState, totals: _Totals) -> None
         raise InconsistentState("running attempts in the profile of a site", site.name)
 
 
+def _check_files(state: EngineState) -> None:
+    """Check the caches of all sites, the packages that wait for files, and the needs of jobs."""
+    for job in state.files.jobs:
+        if job.files is None or state.jobs.by_id.get(job.id) is not job:
+            raise InconsistentState("a job with files is known", job.id)
+        is_open = np.frombuffer(bytes(job.status), np.uint8) < PackageStatus.DROPPED
+        if job.files.open_users != JobFiles(job.files.plan, is_open).open_users:
+            raise InconsistentState("needs of a job", job.id)
+    lacking: Counter[ActivePackage] = Counter()
+    for cache in state.files.caches.values():
+        _check_cache(cache)
+        _check_waiting(cache, lacking)
+    for job in state.files.jobs:
+        for number, work in job.work.items():
+            if work.lacks != lacking[work]:
+                raise InconsistentState("files that a package lacks", job.id, number, work.lacks, lacking[work])
+    for site, queues in state.queues.at.items():
+        for queue, numbers in queues.reserved.items():
+            lacks = [queue.job.work[number].lacks > 0 for number in numbers]
+            if lacks != sorted(lacks):
+                raise InconsistentState("packages that have their files come first", site.name, queue.index)
+
+
+def _check_waiting(cache: SiteCache, lacking: Counter[ActivePackage]) -> None:
+    """Check the packages that wait for files, and count the files that each lacks."""
+    for locator, waiting in cache.waiting.items():
+        entry = cache.entries.get(locator)
+        if not waiting or (entry is not None and entry.state == FileState.PRESENT):
+            raise InconsistentState("packages wait for a missing file", cache.name, locator)
+        if entry is None and locator not in cache.wanted:
+            raise InconsistentState("a missing file is wanted", cache.name, locator)
+        for work in waiting:
+            lacking[work] += 1
+            if work.bound is None or work.bound.name != cache.name:
+                raise InconsistentState("a package waits for files where it is reserved", cache.name, work.number)
+    for locator in cache.wanted:
+        if locator not in cache.waiting:
+            raise InconsistentState("a reserved package wants a file", cache.name, locator)
+
+
+def _check_claims(cache: SiteCache) -> None:
+    """Check the space that is kept for files of admitted packages."""
+    if cache.claimed_bytes != sum(cache.claimed.values()):
+        raise InconsistentState("space that is kept for files", cache.name, cache.claimed_bytes)
+    for locator in cache.claimed:
+        if not cache.has_admitted_waiter(locator):
+            raise InconsistentState("an admitted package waits for a file with space", cache.name, locator)
+    for locator, waiting in cache.waiting.items():
+        entry = cache.entries.get(locator)
+        comes = entry is not None and entry.state == FileState.ORDERED
+        if not comes and locator not in cache.claimed and any(work in cache.admitted for work in waiting):
+            raise InconsistentState("an admitted package has space for its files", cache.name, locator)
+    for work in (*cache.line, *cache.admitted):
+        if not work.lacks or work.bound is None or work.bound.name != cache.name:
+            raise InconsistentState("a package in line waits for files", cache.name, work.number)
+
+
+def _check_cache(cache: SiteCache) -> None:
+    _check_claims(cache)
+    entries = cache.entries.values()
+    used_bytes = sum(each.size_bytes for each in entries if each.state in (FileState.PRESENT, FileState.REMOVING))
+    ordered = [each for each in entries if each.state == FileState.ORDERED]
+    counted = (cache.used_bytes, cache.ordered_bytes, cache.unsized)
+    if counted != (used_bytes, sum(each.size_bytes for each in ordered), sum(not each.size_bytes for each in ordered)):
+        raise InconsistentState("space in the cache of a site", cache.name, counted)
+    if cache.removing_bytes != sum(each.size_bytes for each in entries if each.state == FileState.REMOVING):
+        raise InconsistentState("space of files that are being removed", cache.name, cache.removing_bytes)
+    open_orders = {each.key: each.locator for each in entries if each.state in (FileState.ORDERED, FileState.REMOVING)}
+    if cache.by_key != open_orders:
+        raise InconsistentState("open orders of a cache", cache.name)
+    for locator in cache.faults:
+        if locator not in cache.entries:
+            raise InconsistentState("a fault is of a known file", cache.name, locator)
+
+
 def _check_pilots(state: EngineState, site: SiteState) -> None:
     if site.full and pilots_allowed(site) > 0:
         raise InconsistentState("whether a site may have more pilots", site.name)
@@ -344,10 +423,21 @@ def durable_state(state: EngineState) -> dict[str, Any]:
         ),
         "sites": sorted((site.name, site.status) for site in state.sites.by_name.values() if not site.removed),
         "latencies": state.latencies.durable(),
+        "files": sorted(_durable_files(state)),
         "requests": sorted(
             (each.key, each.site.name, each.native_id, each.contacted) for each in state.pilots.requests.values()
         ),
     }
+
+
+def _durable_files(state: EngineState) -> Iterator[tuple[Any, ...]]:
+    for cache in state.files.caches.values():
+        for each in cache.entries.values():
+            kept = (each.wishes, each.pins, each.software, each.stale)
+            fault = cache.faults.get(each.locator)
+            failed = (fault.reason, fault.message) if fault is not None else ()
+            content = (each.size_bytes, each.sha256, each.version)
+            yield (cache.name, each.locator, FILE_STATES[each.state], each.key, each.name, *content, kept, failed)
 
 
 def _durable_job(job: JobState) -> dict[str, Any]:
@@ -363,6 +453,7 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "waits": job.waits.tolist() if job.accepted else [],
         "attempts": job.last_attempt.tolist(),
         "epochs": sorted(job.epochs.items()),
+        "disposed": [n for n, gone in enumerate(job.disposed) if gone],
         "alike": sorted(job.failed_by_activity.items()),
         "work": [_durable_work(number, job) for number, work in sorted(job.work.items()) if work.durable],
     }
@@ -387,4 +478,5 @@ def _durable_work(number: int, job: JobState) -> tuple[Any, ...]:
         for each in work.attempts.values()
     )
     failures = [msgspec.to_builtins(work.failures[each]) for each in sorted(work.failures)]
-    return number, work.held, work.dropped, work.replicas, work.replicated, sorted(work.candidates), attempts, failures
+    candidates = (sorted(work.candidates), work.stored)
+    return number, work.held, work.dropped, work.replicas, work.replicated, candidates, attempts, failures

@@ -16,7 +16,7 @@ from pilotage.book.rows.rows import PackageFacts
 from pilotage.engine.consistency import durable_state, sanity_check
 from pilotage.engine.decision_log import ENGINE_STREAM, Fold, Folds
 from pilotage.engine.decisions import lost_pilots
-from pilotage.engine.decisions.binding import bind
+from pilotage.engine.decisions.binding import bind, submit_prefetched
 from pilotage.engine.decisions.completion import (
     abort_consumers,
     apply_retry_rules,
@@ -36,11 +36,16 @@ from pilotage.engine.decisions.pulling import pull
 from pilotage.engine.decisions.site_status import apply_site_changes, end_requests
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.explain import explain
+from pilotage.engine.files import fold_files
+from pilotage.engine.files.disposal import dispose_outputs, remake_disposed
+from pilotage.engine.files.eviction import remove_unneeded
+from pilotage.engine.files.prefetch import hold_without_files, order_fetches, record_file_reports
+from pilotage.engine.files.storing import on_outputs_stored
 from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
 from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.folds.on_sites import on_site_described, on_site_latencies, on_site_stands
 from pilotage.model.answers import Explanation
-from pilotage.model.events import payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import Payload
 from pilotage.model.exchange.operations import Effect
@@ -59,6 +64,12 @@ _OTHER: dict[type[Payload], Fold] = {
     payloads.SiteWoken: on_site_stands,
     payloads.SiteStanding: on_site_stands,
     payloads.SiteLatencies: on_site_latencies,
+    file_payloads.FetchesOrdered: fold_files.on_fetches_ordered,
+    file_payloads.FilesFetched: fold_files.on_files_fetched,
+    file_payloads.FetchesFailed: fold_files.on_fetches_failed,
+    file_payloads.RetentionSet: fold_files.on_retention_set,
+    file_payloads.RemovalsOrdered: fold_files.on_removals_ordered,
+    file_payloads.CachedFilesRemoved: fold_files.on_cached_files_removed,
 }
 _JOB: dict[type[Payload], Fold] = {
     payloads.JobRegistered: on_jobs.on_job_registered,
@@ -93,6 +104,8 @@ _PACKAGE: dict[type[Payload], Fold] = {
     payloads.OutputsStaged: on_attempts.on_outputs_staged,
     payloads.AttemptFinished: on_attempts.on_attempt_finished,
     payloads.CommitGranted: on_attempts.on_commit_granted,
+    file_payloads.OutputsStored: on_outputs_stored,
+    file_payloads.OutputsDisposed: on_attempts.on_outputs_disposed,
 }
 
 FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=check_job_end)
@@ -100,6 +113,7 @@ FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=check_job_end)
 DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     # No decision leaves work for an earlier one, except where `decide` runs another round.
     run_due_timers,
+    record_file_reports,
     lost_pilots.end_lost_pilots,
     end_requests,
     grant_succeeded,
@@ -108,10 +122,16 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     apply_job_endings,
     abort_consumers,
     revive_consumers,
+    remake_disposed,
+    dispose_outputs,
     expand_late_stages,
     apply_site_changes,
+    hold_without_files,
+    remove_unneeded,
     bind,
+    submit_prefetched,
     pull,
+    order_fetches,
     request_pilots,
     watch_waiting,
     forecast_jobs,
@@ -170,7 +190,7 @@ class Engine:
         while going:
             for decision in DECISIONS:
                 decision(state)
-            going = bool(pending)
+            going = bool(pending) or state.files.pending
         if state.jobs.retirable:
             retire_cleared_jobs(state)
         return self.take_decided()

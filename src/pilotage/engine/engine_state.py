@@ -14,6 +14,7 @@ from pilotage.engine.forecasts import Forecasts
 from pilotage.engine.placement import Placement
 from pilotage.engine.selection import Selection
 from pilotage.engine.selection.filters import described
+from pilotage.engine.state.caches import FileTable
 from pilotage.engine.state.clock import EngineClock
 from pilotage.engine.state.latencies import PilotLatencies
 from pilotage.engine.state.pending import Pending
@@ -65,6 +66,7 @@ class EngineState:
         "abandoned",
         "clock",
         "fairness",
+        "files",
         "forecasts",
         "jobs",
         "latencies",
@@ -94,6 +96,7 @@ class EngineState:
         self.jobs = JobTable()
         self.pilots = PilotTable()
         self.abandoned = AbandonedAttempts()
+        self.files = FileTable()
         self.sites = SiteTable()
         self.queues = ReadyQueues()
         self.shapes = ShapeTable(jobs=self.jobs, sites=self.sites, pilots=self.pilots, queues=self.queues)

@@ -10,6 +10,7 @@ import msgspec
 from pilotage.book.rows.rows import PackageFacts
 from pilotage.engine.decisions.job_lifecycle import why_it_ended
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.queries import explain_failed_files, explain_files
 from pilotage.engine.package_times import expected_package_times
 from pilotage.engine.placement import unmet
 from pilotage.engine.retry.policy import lacked_input
@@ -328,6 +329,9 @@ def _reserved(state: EngineState, job: JobState, number: int, facts: PackageFact
     assert site is not None
     since = _wall_time(state, work.bound_at)
     yield Why(code="reserved", message=f"it is reserved for {site.name}", subject=site.name, since=since)
+    if work.lacks:
+        yield from explain_files(state, work, site)
+        return
     queue = queue_of(state, job, number)
     slots = site.slots[queue.shape]
     if not slots:
@@ -389,6 +393,8 @@ def _silent(site: SiteState, *keys: str) -> Iterator[Why]:
 def _held(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     refused = job.work[number].refused
     yield Why(code="held", message=f"it is held: {refused}" if refused else "it is held", next_step="release it")
+    if job.files is not None:
+        yield from explain_failed_files(state, job, number)
     yield from _attempts(job.work[number])
     yield from _blocked(state, job, number, facts)
 

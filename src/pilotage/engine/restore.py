@@ -18,6 +18,7 @@ from pilotage.book.rows.forecasts import read_forecast
 from pilotage.book.rows.registers import Register
 from pilotage.book.rows.rows import (
     AttemptFacts,
+    CachedFileRow,
     EventRow,
     JobRow,
     PackageFacts,
@@ -36,6 +37,7 @@ from pilotage.engine.decisions.provisioning import submit_pilot
 from pilotage.engine.decisions.site_status import REMOVED_REASON, add_unmanaged, drain_unmanaged
 from pilotage.engine.engine import Engine
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.restoring import fetch_again, restore_files
 from pilotage.engine.folds.on_attempts import demand_of, new_attempt
 from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.past_pilots import EndedPilots, ended_pilots
@@ -44,6 +46,7 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import PilotRequest, PilotState
+from pilotage.engine.transitions.file_needs import add_job
 from pilotage.engine.transitions.forecast_timers import schedule_forecast
 from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
 from pilotage.engine.transitions.readiness import lay_out, move
@@ -205,6 +208,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Sequence[JobSnapshot] = ()
     pilots: Iterable[PilotRow] = ()
     sites: Iterable[SiteRow] = ()
+    cached_files: Iterable[CachedFileRow] = ()
     next_n: int = 1  # of the stream of decisions
     position: int = 0
 
@@ -219,6 +223,7 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     state.log.next_number = snapshot.next_n
     state.log.book_position = state.log.start_position = snapshot.position
     _restore_site_records(state, rows)
+    restore_files(state, snapshot.cached_files)
     _restore_pilots(state, pilots)
     _restore_latencies(state, rows, pilots)
     gone = ended_pilots(pilots)
@@ -226,6 +231,7 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
         _restore_job(state, each, gone)
     drain_unmanaged(state, rows)
     retire_cleared_jobs(state)
+    fetch_again(state)
     return engine
 
 
@@ -332,6 +338,7 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: EndedPilots) -
     since = min(state.clock.now, came - behind + held.seconds)
     job = JobState(row.job, owner=row.owner, plan=snapshot.plan, order=state.jobs.next_order(), since=since)
     state.jobs.by_id[job.id] = job
+    add_job(state, job)
     state.jobs.retired.pop(job.id, None)
     job.epoch = row.epoch
     job.held = bool(row.held)
@@ -395,6 +402,8 @@ def _restore_final(state: EngineState, job: JobState, final: FinalPackage, gone:
     if final.granted:
         job.granted[number] = final.granted
         job.satisfied[number] = 1
+        if job.disposed:
+            job.disposed[number] = final.disposed
         status = PackageStatus.DONE
     elif final.cause == "upstream":
         status = PackageStatus.UPSTREAM
@@ -450,9 +459,18 @@ def _restore_acting(state: EngineState, job: JobState, number: int, facts: Packa
             add_abandoned(state, ref, number, pilot=known.pilot, site=site, lost_reason=why)
 
 
+def _restore_candidate(work: ActivePackage, number: int, known: AttemptFacts) -> None:
+    """Restore a successful attempt, and whether its outputs are in their stores."""
+    work.candidates += (number,)
+    if known.stored_at is not None and not known.failed_copies:
+        work.stored = number
+    elif known.failed_copies and work.held:
+        work.refused = f"{known.failed_copies} copies of its outputs could not be stored"
+
+
 def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, number: int, known: AttemptFacts) -> None:
     if known.exit_code == ExitCodeGasw.SUCCESS or known.staged_at is not None:
-        work.candidates += (number,)
+        _restore_candidate(work, number, known)
         return
     if known.finished_at is not None:
         demand = demand_of(job, work.number, memory_bytes=known.memory_bytes, wall_seconds=known.wall_seconds)

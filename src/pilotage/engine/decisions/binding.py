@@ -20,7 +20,7 @@ from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_below
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.queue_classes import queue_of, recent_snapshot
-from pilotage.engine.transitions.readiness import move, reserve
+from pilotage.engine.transitions.readiness import may_start, move, reserve
 from pilotage.model.events import payloads
 
 # One round of binding among jobs: a class that finds no room leaves the round, with all classes that need the same.
@@ -245,18 +245,6 @@ def is_limited(state: EngineState, queue: QueueClass) -> bool:
     return not job.open or bool(state.settings.owner_running_max) or queue.category in job.plan.limits
 
 
-def may_start(state: EngineState, queue: QueueClass) -> bool:
-    """Whether the job, its category and its owner may have one more active package."""
-    job = queue.job
-    if not job.open:
-        return False
-    limit = job.plan.limits.get(queue.category)
-    if limit is not None and job.running_in.get(queue.category, 0) >= limit:
-        return False
-    quota = state.settings.owner_running_max
-    return not quota or state.jobs.busy_by_owner.get(job.owner, 0) < quota
-
-
 def _take(state: EngineState, queue: QueueClass) -> int | None:
     """Take the next valid package from the queue of a class."""
     job, numbers = queue.job, queue.queue
@@ -279,10 +267,15 @@ def _bind(
     if choice is None or state.clock.now >= choice.until:
         choice = recent_snapshot(state, queue, how)
     if bound:
-        create(state, job, number, queue.demand, site, None, choice)
+        if job.files is None:
+            create(state, job, number, queue.demand, site, None, choice)
+            return
+        reserve(state, queue, number, site, choice)  # until its files are there
+        if not job.work[number].lacks:
+            state.files.to_submit[job.work[number]] = None
         return
     reserved = state.queues.at[site].reserved
-    if not reserved:
+    if not reserved and job.files is None:
         # No reservation is ahead of it, and a pilot is asking: the reservation would be used at once.
         pilot = next((each for each in site.waiting.values() if takes(each, queue, state.clock.now)), None)
         if pilot is not None:
@@ -293,6 +286,21 @@ def _bind(
         state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
     reserve(state, queue, number, site, choice)
     state.queues.sites_to_serve[site] = None
+
+
+def submit_prefetched(state: EngineState) -> None:
+    """Submit the reserved packages that get batch jobs of their own and whose files have come."""
+    state.files.again = False
+    while state.files.to_submit:
+        work = next(iter(state.files.to_submit))
+        del state.files.to_submit[work]
+        site, queue = work.bound, work.bound_as
+        if site is None or queue is None or work.lacks:
+            continue
+        if is_bound(site, queue):
+            create(state, work.job, work.number, queue.demand, site, None, work.choice)
+        else:  # a pilot has started on a node that it names
+            state.queues.sites_to_serve[site] = None
 
 
 def preempt_reservation(state: EngineState, queue: QueueClass) -> SiteState | None:

@@ -6,6 +6,8 @@ import msgspec
 
 from pilotage.engine.decisions.job_lifecycle import end_by_failure, end_others, ends_the_job
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.eviction import release_inputs
+from pilotage.engine.files.storing import await_copies, candidate_of
 from pilotage.engine.retry.policy import UNHEARD, Failure, Verdict, failure_of, signature, verdict
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_under_way, lost_stages
@@ -33,10 +35,16 @@ def grant_succeeded(state: EngineState) -> None:
         if not candidates:
             continue
         first = candidates[0] if len(candidates) == 1 else min(candidates)
+        if job.stores and template_of(job, number).stores_outputs:
+            first = candidate_of(work)
         if state.output_guard.contested and _is_refused(state, job, work, first):
+            continue
+        if job.stores and template_of(job, number).stores_outputs and await_copies(state, job, work, first):
             continue
         epoch = job.epoch_of(number) if job.epochs else 1
         state.log.write_of(_GRANTED, job, number, first, epoch)
+        if job.files is not None:
+            release_inputs(state, job, number)
         if job.special and ends_the_job(job, number, 0):
             end_others(state, job, number, 0)
 

@@ -9,6 +9,7 @@ from pilotage.engine.decisions.lost_pilots import check_lease
 from pilotage.engine.decisions.provisioning import submit_pilot
 from pilotage.engine.decisions.site_status import end_probe
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.prefetch import retry_fetches
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import bound_attempt
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
@@ -146,5 +147,6 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.REPLICA: lambda state, name, _: _replicate_queued(state, name),
     Due.PROBE: lambda state, name, _: end_probe(state, name),
     Due.FORECAST: lambda state, name, _: _forecast(state, name),
+    Due.FETCH: lambda state, name, _: retry_fetches(state, name),
     Due.QUEUED: lambda state, name, _: _check_queue(state, name),
 }

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from pilotage.engine.decisions.binding import may_start
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection.candidates import CandidateSet
 from pilotage.engine.state.clock import Due
@@ -22,6 +21,7 @@ from pilotage.engine.state.job_queries import usual_seconds
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import PilotRequest, PilotState, SiteState
 from pilotage.engine.state.tables import PilotPlan, WorkPeriod
+from pilotage.engine.transitions.readiness import may_start
 from pilotage.engine.transitions.site_observations import is_test_pilot
 from pilotage.forecast.history import STARTS_MIN
 from pilotage.model.events import payloads

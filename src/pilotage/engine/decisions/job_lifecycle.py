@@ -222,6 +222,7 @@ def retire_job(state: EngineState, job: JobState) -> None:
     state.jobs.retirable.pop(job, None)
     state.pending.to_forecast.pop(job, None)
     state.pending.to_score.pop(job, None)
+    state.files.jobs.pop(job, None)
     state.fairness.forget(job)
     state.forecasts.forget(job)
     state.jobs.plans.pop(job.id, None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from pilotage.engine.decisions.binding import may_start
 from pilotage.engine.decisions.forecast_provisioning import WaitingWork, cancel_queued, forecasts, pilots_by_forecast
 from pilotage.engine.decisions.pulling import may_fetch
 from pilotage.engine.engine_state import EngineState
@@ -18,6 +17,7 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_reserved
 from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.readiness import may_start
 from pilotage.engine.transitions.site_observations import is_test_pilot, submitting
 from pilotage.model.events import payloads
 from pilotage.model.exchange.operations import SubmitPilot

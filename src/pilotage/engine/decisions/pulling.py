@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pilotage.engine.decisions.attempts import create, remove_if_full
 from pilotage.engine.decisions.binding import _take, bind
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.affinity import note_use, preferred
 from pilotage.engine.placement import emptiest, lasts, takes
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.state.jobs import PackageStatus, QueueClass
@@ -73,6 +76,8 @@ def _fetch(state: EngineState, site: SiteState) -> None:
                     choice = choice or snapshot(state, queue, "idle")
                     reserve(state, queue, number, site, choice)
                     _serve(state, site, pilot)
+                    if queue.job.files is not None and queue.job.work[number].lacks:
+                        break  # it waits for its files here
                     if site.site.kind == "local":
                         site.fetched_at = before  # there may be more, and fetching here costs nothing
 
@@ -93,9 +98,12 @@ def _serve(state: EngineState, site: SiteState, pilot: PilotState) -> None:
             queue = first
         else:
             queue = next(iter(reserved))
-            if not takes(pilot, queue, state.clock.now):
+            if not takes(pilot, queue, state.clock.now) or lacks_files(queue, reserved[queue]):
                 break
         job, number = queue.job, reserved[queue][0]
+        if job.files is not None:
+            number = preferred(state, pilot, job, reserved[queue])
+            note_use(state, pilot, job, number)
         create(state, job, number, queue.demand, site, pilot, job.work[number].choice)
         served = True
         if pilot.free.cores_hundredths <= 0 and not pilot.backlog:
@@ -109,6 +117,11 @@ def _serve(state: EngineState, site: SiteState, pilot: PilotState) -> None:
         bind(state)  # a pull frees room, or the package wants a replica
 
 
+def lacks_files(queue: QueueClass, reserved: Sequence[int]) -> bool:
+    """Whether all reserved packages of a class wait for files; those that do not come first."""
+    return queue.job.files is not None and queue.job.work[reserved[0]].lacks > 0
+
+
 def first_taken(state: EngineState, site: SiteState, pilot: PilotState) -> QueueClass | None:
     """The reserved class of the highest rank at a site that a pilot can take.
 
@@ -117,6 +130,8 @@ def first_taken(state: EngineState, site: SiteState, pilot: PilotState) -> Queue
     now, fairness = state.clock.now, state.fairness
     overdue: list[Demand] = []
     for queue in fairness.ordered(state.queues.at[site].reserved, counted="running"):
+        if queue.job.files is not None and lacks_files(queue, state.queues.at[site].reserved[queue]):
+            continue
         if takes(pilot, queue, now):
             if not any(pilot.free.is_contended(queue.demand, each) for each in overdue):
                 return queue

@@ -25,7 +25,7 @@ from pilotage.engine.transitions.site_observations import (
     score_phases,
     submission_forgotten,
 )
-from pilotage.model.events import payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import Event
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
@@ -353,3 +353,11 @@ def on_commit_granted(
     finish(state, job, number)
     forget_epoch(state, job, number)
     satisfy(state, job, number)
+
+
+def on_outputs_disposed(
+    state: EngineState, job: JobState, number: int, event: Event, data: file_payloads.OutputsDisposed
+) -> None:
+    """The deletable outputs of the granted attempt are removed; they still count as made."""
+    if job.disposed and event.attempt == job.granted[number] and event.epoch == job.epoch_of(number):
+        job.disposed[number] = 1

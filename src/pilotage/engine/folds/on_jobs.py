@@ -6,6 +6,7 @@ from pilotage.book.rows.forecasts import JobForecast
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.job_queries import ends
 from pilotage.engine.state.jobs import JobState, PackageStatus
+from pilotage.engine.transitions.file_needs import add_job, check_all_disposal, close_job, forgive
 from pilotage.engine.transitions.forecast_timers import may_be_over, schedule_forecast
 from pilotage.engine.transitions.readiness import lay_out, move, reconsider, reopen
 from pilotage.model.events import payloads
@@ -20,6 +21,7 @@ def on_job_registered(state: EngineState, job: JobState | None, event: Event, da
     since = event.time - (state.clock.wall_time - state.clock.now)  # the clock may have been set meanwhile
     job = JobState(event.job, owner=data.owner, plan=plans.popleft(), order=state.jobs.next_order(), since=since)
     state.jobs.by_id[job.id] = job
+    add_job(state, job)
 
 
 def on_job_accepted(state: EngineState, job: JobState | None, event: Event, data: payloads.JobAccepted) -> None:
@@ -36,7 +38,9 @@ def on_stage_expanded(state: EngineState, job: JobState | None, event: Event, da
     if job is None or data.stage not in job.late or not plans:
         return
     job.take_plan(plans.popleft())
+    add_job(state, job)
     lay_out(state, job)
+    check_all_disposal(state, job)
     # Its packages may wait for packages that were aborted before.
     state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
 
@@ -54,6 +58,8 @@ def on_held(state: EngineState, job: JobState | None, event: Event, data: payloa
         release_all(state, job)
     else:
         job.released_at = at
+        if job.files is not None:
+            forgive(state, job)
         if held:  # before it is reopened, its packages do not count as waiting
             job.since += max(0.0, at - max(job.since, job.held_since))
     reopen(state, job)
@@ -72,6 +78,7 @@ def on_job_cancelled(state: EngineState, job: JobState | None, event: Event, dat
         job.cancelled = True
         may_be_over(state, job)
         release_all(state, job)
+        close_job(state, job)
         reopen(state, job)
 
 
@@ -81,6 +88,7 @@ def on_job_aborted(state: EngineState, job: JobState | None, event: Event, data:
         job.aborted = True
         may_be_over(state, job)
         release_all(state, job)
+        close_job(state, job)
         reopen(state, job)
 
 

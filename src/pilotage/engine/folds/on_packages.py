@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.jobs import JobState, PackageStatus
+from pilotage.engine.transitions.file_needs import forgive
 from pilotage.engine.transitions.forecast_timers import schedule_forecast
 from pilotage.engine.transitions.occupancy import release_attempt
 from pilotage.engine.transitions.readiness import move, reconsider, satisfy, unsatisfy
@@ -25,6 +26,8 @@ def on_package_held(
     """Hold or release the package: while held, it gets no further attempt."""
     work = job.work_of(number)
     work.held = isinstance(data, payloads.Held)
+    if not work.held and job.files is not None:
+        forgive(state, job)
     if work.refused and not work.held:
         work.refused = ""
         state.pending.to_commit.append((job, number))
@@ -85,6 +88,7 @@ def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
     work.delayed_until = 0.0
     work.replicas = work.replicated = 0
     work.races = False
+    work.storing = work.stored = 0
     job.forget_idle(number)
 
 
@@ -101,6 +105,9 @@ def on_package_restarted(
     fed_late = number in job.failed_producers
     job.epochs[number] = event.epoch
     job.granted[number] = 0
+    if job.disposed:
+        job.disposed[number] = 0
+        state.files.to_remake[job, number] = None
     job.cleared_packages.discard(number)
     if number in job.ended_by:
         del job.ended_by[number]
@@ -142,6 +149,8 @@ def on_restored(state: EngineState, job: JobState, number: int, event: Event, da
     job.drop_revision = max(job.drop_revision, data.operation)
     work = job.work_of(number)
     work.dropped = 0
+    if job.disposed:
+        state.files.to_remake[job, number] = None
     if not job.granted[number]:
         unsatisfy(state, job, number)
     if work.candidates:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pilotage.engine.decisions.lost_pilots import LOSSES, mark_lost
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.prefetch import on_file_report
 from pilotage.engine.folds.on_sites import is_excused
 from pilotage.engine.retry.policy import PILOT_KILLED
 from pilotage.engine.state.clock import Due
@@ -12,7 +13,17 @@ from pilotage.engine.state.sites import AttemptState, SiteState, notice
 from pilotage.engine.transitions.readiness import release_site
 from pilotage.engine.transitions.site_observations import is_probe, is_test_pilot, note_unreachable, probed, submitted
 from pilotage.model.events import payloads
-from pilotage.model.exchange.reports import AnyReport, Gone, SiteNoticed, SiteSeen, SubmissionFailed, Submitted
+from pilotage.model.exchange.reports import (
+    AnyReport,
+    FileArrived,
+    FileGone,
+    FileNotFetched,
+    Gone,
+    SiteNoticed,
+    SiteSeen,
+    SubmissionFailed,
+    Submitted,
+)
 from pilotage.model.texts import NAME_MAX, REASON_MAX, clipped, named
 
 DIED, REFUSED = "pilots in a row ended before making contact", "submissions in a row were refused"
@@ -40,6 +51,8 @@ def on_report(state: EngineState, report: AnyReport) -> None:
             _gone(state, site, report)
         case SiteNoticed():
             notice(site, report)
+        case FileArrived() | FileNotFetched() | FileGone():
+            on_file_report(state, site, report)
 
 
 def _site_seen(state: EngineState, site: SiteState, report: SiteSeen) -> None:

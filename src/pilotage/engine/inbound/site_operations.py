@@ -9,6 +9,7 @@ from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.decisions.provisioning import submit_pilot, withdraw
 from pilotage.engine.decisions.site_status import apply_site_changes, retire_site
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.purging import operate_files
 from pilotage.engine.selection import Underway
 from pilotage.engine.selection.filters import described
 from pilotage.engine.selection.scores import Operation
@@ -32,9 +33,12 @@ from pilotage.model.exchange.operations import (
     AnySiteOperation,
     CancelSubmitted,
     HibernateSite,
+    PinFiles,
     ProbeSite,
+    PurgeFiles,
     Refused,
     TrySite,
+    UnpinFiles,
     WakeSite,
 )
 from pilotage.model.resources import AMOUNT_UNKNOWN
@@ -218,6 +222,8 @@ def operate_site(state: EngineState, operation: AnySiteOperation) -> Accepted | 
         known = [each.name for each in state.sites.by_name.values() if not each.removed]
         hint = did_you_mean(name, known) or f"there is: {', '.join(sorted(known)) or 'none'}"
         return Refused(code="unknown-site", message=f"no site is called {name!r}", subject=name, next_step=hint)
+    if isinstance(operation, PinFiles | UnpinFiles | PurgeFiles):
+        return operate_files(state, operation)
     match operation:
         case HibernateSite():
             sleep = site.profile.sleep

@@ -74,6 +74,13 @@ class Observations:
                 profile.score.succeeded()
             self._sites.scored(profile)
 
+    def operation_failed(self, site: str) -> None:
+        """Score an operation that is known only after it failed: it carried no load."""
+        profile = self._sites.by_name.get(site)
+        if profile is not None and profile.sleep is None:
+            profile.score.failed()
+            self._sites.scored(profile)
+
     # --- attempts -----------------------------------------------------------------------------------------------------
 
     def _moment_of(self, at: float) -> int:

@@ -26,6 +26,7 @@ class Due:
     PROBE = 13  # a probe pilot
     LATENCIES = 15  # the latencies of a site are to be recorded
     FORECAST = 16  # the end of a job is to be forecast
+    FETCH = 17  # files that could not be brought to a site are tried again
 
 
 class Timers:

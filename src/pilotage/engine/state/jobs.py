@@ -16,6 +16,7 @@ from pilotage.engine.retry.policy import Failure, Verdict
 from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
 from pilotage.engine.selection.filters import Requirements
 from pilotage.engine.state.fifo import ReadyQueue
+from pilotage.engine.state.job_files import JobFiles
 from pilotage.engine.state.run_times import RunTimes
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.model.jobs.graph import EdgeKind, Segment
@@ -82,6 +83,9 @@ class ActivePackage(msgspec.Struct, eq=False):
     replicas: int = 0  # further attempts requested in this epoch
     replicated: int = 0  # how many of them were created
     races: bool = False  # some of them because it was queued for long: the first to start cancels the others
+    lacks: int = 0  # while it is reserved: files that are not at its site yet
+    storing: int = 0  # the candidate whose outputs are being copied to stores
+    stored: int = 0  # the candidate whose outputs are all there
 
     def add(self, number: int, attempt: AttemptState) -> None:
         """Add an active attempt."""
@@ -248,6 +252,7 @@ class JobState:
         "cleared",
         "cleared_packages",
         "counts",
+        "disposed",
         "drop_revision",
         "ended_by",
         "ending",
@@ -257,6 +262,7 @@ class JobState:
         "failed_producers",
         "failures_max",
         "feeds_late",
+        "files",
         "finals",
         "finals_left",
         "finals_made",
@@ -286,6 +292,7 @@ class JobState:
         "since",
         "special",
         "status",
+        "stores",
         "template_classes",
         "waits",
         "work",
@@ -312,6 +319,9 @@ class JobState:
         self.status = bytearray()
         self.satisfied = bytearray()  # by package: granted or dropped, so that consumers need not wait
         self.feeds_late = bytearray()
+        self.disposed = bytearray()  # by package: its deletable outputs were removed; empty: no template has any
+        self.stores = False  # some outputs are copied to stores before they are granted
+        self.files: JobFiles | None = None  # that its packages need at their sites
         self.busy = bytearray()  # counted against the limits of category and owner
         self.waits: array[int] = array("i")
         self.last_attempt: array[int] = array("i")
@@ -369,6 +379,11 @@ class JobState:
         self.finals = _finals(plan)
         self.finals_left = sum(self.status[number] < PackageStatus.DROPPED for number in self.finals)
         self.special = bool(self.finals) or aborting
+        self.stores = any(each.stores_outputs for each in plan.templates)
+        if any(each.disposes_outputs for each in plan.templates):
+            self.disposed.extend(bytes(plan.count - len(self.disposed)))
+        if plan.files is not None:
+            self.files = JobFiles(plan.files, np.frombuffer(bytes(self.status), np.uint8) < PackageStatus.DROPPED)
         self._layouts = sorted((each for each in plan.layouts.values() if each.count), key=lambda each: each.first)
         self._firsts = [each.first for each in self._layouts]
 

@@ -28,6 +28,7 @@ from pilotage.engine.state.jobs import (
     template_of,
 )
 from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.file_needs import check_disposal, close_needs, count_need, need_files, stop_waiting
 from pilotage.engine.transitions.queue_classes import class_for, plain_queue_of, queue_of
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import LatePlan
@@ -106,10 +107,17 @@ def move(state: EngineState, job: JobState, number: int, after: int) -> None:
         state.pending.to_score[job] = None
     if after > FINAL or job.failed_producers:
         _note_feeder(state, job, number, after)
+    if job.files is not None and (before < _DROPPED) != (after < _DROPPED):
+        count_need(state, job, number, is_open=after < _DROPPED)
     if after in _BUSY:  # these need an active record
         if not job.busy[number]:
             count_busy(state, job, number)
-        return
+    else:
+        _leave_active(state, job, number, after)
+
+
+def _leave_active(state: EngineState, job: JobState, number: int, after: int) -> None:
+    """A package is neither reserved nor live: put it into its queue if it is ready, and forget what is not needed."""
     known = number in job.work
     if known or job.busy[number]:
         count_busy(state, job, number)
@@ -153,6 +161,18 @@ def count_busy(state: EngineState, job: JobState, number: int) -> None:
         busy = any(not attempt.lost for attempt in work.attempts.values())
     if busy != job.busy[number]:
         _set_busy(state, job, number, busy)
+
+
+def may_start(state: EngineState, queue: QueueClass) -> bool:
+    """Whether the job, its category and its owner may have one more active package."""
+    job = queue.job
+    if not job.open:
+        return False
+    limit = job.plan.limits.get(queue.category)
+    if limit is not None and job.running_in.get(queue.category, 0) >= limit:
+        return False
+    quota = state.settings.owner_running_max
+    return not quota or state.jobs.busy_by_owner.get(job.owner, 0) < quota
 
 
 def _set_busy(state: EngineState, job: JobState, number: int, busy: int) -> None:
@@ -220,6 +240,8 @@ def unreserve(state: EngineState, work: ActivePackage) -> tuple[SiteState, int]:
         numbers.remove(number)
     if not numbers:
         del reserved[queue]
+    if queue.job.files is not None:
+        stop_waiting(state, work, site)
     work.bound = work.bound_as = None
     queue.reservations.count -= 1
     queue.shared_reservations.count -= 1
@@ -233,7 +255,7 @@ def reserve(
     job = queue.job
     work = job.work.get(number)
     if work is None:
-        job.work[number] = ActivePackage(job, number, site, queue, state.clock.now, choice)
+        work = job.work[number] = ActivePackage(job, number, site, queue, state.clock.now, choice)
     else:
         work.bound = site
         work.bound_as = queue
@@ -247,6 +269,8 @@ def reserve(
     if numbers is None:
         numbers = reserved[queue] = deque()
     numbers.append(number)
+    if job.files is not None:
+        need_files(state, work, site, numbers)
     if job.ready_since or queue.ready == 1:
         _dequeue(state, queue, number)
     else:
@@ -278,6 +302,8 @@ def finish(state: EngineState, job: JobState, number: int) -> None:
     job.status[number] = _DONE
     job.counts[_LIVE] -= 1
     job.counts[_DONE] += 1
+    if job.files is not None:
+        close_needs(state, job, number)
     if job.forecast is not None and not job.counts[_LIVE]:
         state.pending.to_score[job] = None
     if job.busy[number]:
@@ -292,6 +318,8 @@ def satisfy(state: EngineState, job: JobState, number: int) -> None:
     if job.satisfied[number]:
         return
     job.satisfied[number] = 1
+    if job.disposed:
+        check_disposal(state, job, number)
     if job.failed_producers:
         job.failed_producers.discard(number)
     waits = job.waits
@@ -405,10 +433,12 @@ def release_unfit(state: EngineState, site: SiteState) -> None:
         if state.clock.now < oldest + state.settings.unfit_seconds:
             again = min(again, oldest + state.settings.unfit_seconds)
             continue
-        if not is_bound(site, queue):
+        bound = is_bound(site, queue)
+        if not bound:
             state.placement.close(site, queue)
         for number in list(numbers):
-            move(state, queue.job, number, PackageStatus.READY)
+            if not (bound and queue.job.work[number].lacks):  # no pilot is needed: only its files are missing
+                move(state, queue.job, number, PackageStatus.READY)
     if again < math.inf:
         # One call for all of them: each call would otherwise handle the others too.
         state.clock.timers.at(again, Due.UNFIT, site.name)

@@ -1,0 +1,3 @@
+"""Brings files to sites before packages start there, keeps them as long as asked, and stores and disposes of outputs."""
+
+__all__ = ["affinity", "disposal", "eviction", "fold_files", "prefetch", "purging", "queries", "restoring", "storing"]

@@ -1,0 +1,338 @@
+"""Prefetch: files are brought to a site once, when the first package that needs them is reserved there.
+
+A reserved package waits for its files and keeps its reservation; pilots pull it when all of them are there. Fetches are
+ordered in the order of the reservations, as far as the cache has space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.eviction import make_space
+from pilotage.engine.state.caches import WISH_NAMES, FileState, SiteCache, covers, name_in_cache
+from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus
+from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.file_needs import files_of, needing_jobs, want_again
+from pilotage.engine.transitions.queue_classes import queue_of
+from pilotage.engine.transitions.readiness import may_start, move, reserve
+from pilotage.model.events import file_payloads, payloads
+from pilotage.model.events.file_payloads import FailedFetch, FetchedFile, OrderedFetch, Retention
+from pilotage.model.exchange.operations import FetchFile
+from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched
+from pilotage.model.texts import REASON_MAX, clipped, named
+
+FILES_MAX = 10_000
+"""Files in one event."""
+_LOOKED_AT_MAX = 100  # files, or packages of a file, that are looked at to find one that makes space
+
+Part = TypeVar("Part")
+
+
+# --- reports --------------------------------------------------------------------------------------------------------
+
+
+def on_file_report(state: EngineState, site: SiteState, report: FileArrived | FileNotFetched | FileGone) -> None:
+    """Note what a site says of a file; a report on an order that is not open changes nothing."""
+    cache = state.files.caches.get(site.name)
+    if cache is None:
+        return
+    locator = cache.by_key.pop(report.key, None)
+    entry = cache.entries.get(locator) if locator is not None else None
+    match report:
+        case FileArrived() if entry is not None and entry.state == FileState.ORDERED:
+            cache.arrived.append(
+                FetchedFile(
+                    locator=entry.locator,
+                    key=entry.key,
+                    size_bytes=max(0, report.size_bytes),
+                    sha256=report.sha256,
+                    version=clipped(report.version),
+                    seconds=max(0.0, report.seconds),
+                )
+            )
+        case FileNotFetched() if entry is not None and entry.state == FileState.ORDERED:
+            cache.not_fetched.append(
+                FailedFetch(
+                    locator=entry.locator,
+                    key=entry.key,
+                    reason=named(report.reason, most=REASON_MAX, otherwise="failed"),
+                    message=clipped(report.message),
+                    seconds=max(0.0, report.seconds),
+                    failures=(fault.failures if (fault := cache.faults.get(entry.locator)) is not None else 0) + 1,
+                )
+            )
+        case FileGone():
+            if entry is None:
+                # A pilot that found a damaged file knows it by its name.
+                known = (each for each in cache.entries.values() if report.key in (each.key, each.name))
+                entry = next(known, None)
+            if entry is not None:
+                cache.gone[entry.locator] = None
+
+
+def record_file_reports(state: EngineState) -> None:
+    """Record what sites said of files, many with one event."""
+    for cache in state.files.caches.values():
+        if cache.arrived:
+            arrived, cache.arrived = cache.arrived, []
+            _write(state, cache, arrived, lambda files: file_payloads.FilesFetched(files=files))
+            for each in arrived:
+                _note_stale(state, cache, each)
+        if cache.not_fetched:
+            failed, cache.not_fetched = cache.not_fetched, []
+            _write(state, cache, failed, lambda files: file_payloads.FetchesFailed(files=files))
+        if cache.gone:
+            gone, cache.gone = [*cache.gone], {}
+            _write(state, cache, gone, lambda locators: file_payloads.CachedFilesRemoved(locators=locators))
+
+
+def _write(
+    state: EngineState, cache: SiteCache, parts: Sequence[Part], payload: Callable[[tuple[Part, ...]], payloads.Payload]
+) -> None:
+    for start in range(0, len(parts), FILES_MAX):
+        state.log.write(payload(tuple(parts[start : start + FILES_MAX])), site=cache.name)
+
+
+def _note_stale(state: EngineState, cache: SiteCache, arrived: FetchedFile) -> None:
+    """Other sites that have another content under the same locator have an old one: the store has changed it."""
+    for other in state.files.caches.values():
+        entry = other.entries.get(arrived.locator) if other is not cache else None
+        if (
+            entry is not None
+            and entry.state == FileState.PRESENT
+            and entry.sha256 != arrived.sha256
+            and not entry.stale
+        ):
+            stale = Retention(locator=arrived.locator, stale=True)
+            state.log.write(file_payloads.RetentionSet(files=(stale,)), site=other.name)
+
+
+# --- orders ---------------------------------------------------------------------------------------------------------
+
+
+def order_fetches(state: EngineState) -> None:
+    """Order the files that reserved packages lack, in the order of the reservations, and record new wishes."""
+    if state.files.to_hold:
+        hold_without_files(state)
+    for cache in list(state.files.caches.values()):
+        site = state.sites.by_name.get(cache.name)
+        if cache.wanted and site is not None and not site.removed:
+            _order(state, site, cache)
+        if cache.to_retain:
+            _retain(state, cache)
+
+
+def _order(state: EngineState, site: SiteState, cache: SiteCache) -> None:
+    """Order what is wanted, as far as there is space for it."""
+    limit, unsized = site.site.cache_bytes, cache.unsized > 0
+    if limit is not None:
+        _admit(state, site, cache, limit)
+    chosen: list[tuple[str, JobState, int, int | None]] = []
+    for locator, (job, file) in cache.wanted.items():
+        size_bytes = files_of(job).size_bytes(file)
+        if limit is not None:
+            # Of files whose size is not known, one is fetched at a time.
+            if locator not in cache.claimed or (unsized and not size_bytes):
+                continue
+            unsized = unsized or not size_bytes
+        chosen.append((locator, job, file, size_bytes))
+    for start in range(0, len(chosen), FILES_MAX):
+        number = state.log.next_number
+        ordered = []
+        for index, (locator, job, file, size_bytes) in enumerate(chosen[start : start + FILES_MAX]):
+            files, key, failed = files_of(job), f"fetch.{number}.{index}", cache.entries.get(locator)
+            wish = files.wish(file)
+            if failed is not None:
+                wish = max(wish, dict(failed.wishes).get(job.owner, 0))
+            ordered.append(
+                OrderedFetch(
+                    locator=locator,
+                    key=key,
+                    # What came of it before can be continued.
+                    name=failed.name if failed is not None else name_in_cache(locator, key),
+                    size_bytes=size_bytes,
+                    wish=WISH_NAMES[wish],
+                    owner=job.owner,
+                    software=files.is_software(file),
+                )
+            )
+        state.log.write(file_payloads.FetchesOrdered(files=tuple(ordered)), site=site.name)
+        state.log.effects += [
+            FetchFile(site=site.name, key=each.key, locator=each.locator, name=each.name, size_bytes=each.size_bytes)
+            for each in ordered
+        ]
+
+
+def _retain(state: EngineState, cache: SiteCache) -> None:
+    """Record wishes that are new, or greater than before; those of files that are not ordered yet wait."""
+    found = []
+    for (locator, owner), wish in list(cache.to_retain.items()):
+        entry = cache.entries.get(locator)
+        if entry is None:
+            if locator not in cache.wanted:
+                del cache.to_retain[locator, owner]
+            continue
+        del cache.to_retain[locator, owner]
+        if not covers(entry.wishes, owner, wish):
+            found.append(Retention(locator=locator, wish=WISH_NAMES[wish], owner=owner))
+    _write(state, cache, found, lambda files: file_payloads.RetentionSet(files=files))
+
+
+def _admit(state: EngineState, site: SiteState, cache: SiteCache, limit: int) -> None:
+    """Keep space for all missing files of each package in line, in the order of the reservations."""
+    while cache.line:
+        work = next(iter(cache.line))
+        if not _claim(cache, work, limit):
+            missing_bytes = cache.taken_bytes + cache.claimed_bytes + _unclaimed(cache, work)[1] - limit
+            if not make_space(state, cache, missing_bytes):
+                _start_another(state, site, cache, limit)
+            break
+    if cache.line and cache.blocked_since is None:
+        cache.blocked_since = state.clock.now
+    elif not cache.line:
+        cache.blocked_since = None
+
+
+def _unclaimed(cache: SiteCache, work: ActivePackage) -> tuple[list[tuple[str, int]], int]:
+    """The missing files of a reserved package that have no space yet, and their size together."""
+    files, found = files_of(work.job), []
+    for file in files.of(work.number):
+        locator = files.locator(file)
+        entry = cache.entries.get(locator)
+        comes = entry is not None and entry.state in (FileState.ORDERED, FileState.PRESENT)
+        if not comes and locator not in cache.claimed:
+            found.append((locator, files.size_bytes(file) or 1))
+    return found, sum(size_bytes for _, size_bytes in found)
+
+
+def _claim(cache: SiteCache, work: ActivePackage, limit: int) -> bool:
+    """Keep space for all missing files of a package, if there is enough."""
+    missing, size_bytes = _unclaimed(cache, work)
+    if cache.taken_bytes + cache.claimed_bytes + size_bytes > limit:
+        return False
+    for locator, each in missing:
+        cache.claim(locator, each)
+    del cache.line[work]
+    cache.admitted[work] = None
+    return True
+
+
+def _start_another(state: EngineState, site: SiteState, cache: SiteCache, limit: int) -> None:
+    """The first in line has no space, because waiting packages need all that is there: see that one of them can start.
+
+    Nothing is done while something is under way that frees space later.
+    """
+    if cache.admitted or cache.by_key or site.profile.live:
+        return
+    reserved = state.queues.at[site].reserved
+    if any(not queue.job.work[numbers[0]].lacks for queue, numbers in reserved.items()):
+        return
+    if any(_claim(cache, work, limit) for work in list(cache.line)):  # the first that fits
+        return
+    for locator in islice(cache.entries, _LOOKED_AT_MAX):
+        for job, file in needing_jobs(state, locator):
+            for number in islice(files_of(job).plan.users.few(file), _LOOKED_AT_MAX):
+                if job.status[number] == PackageStatus.READY and job.open and _has_all(cache, job, number):
+                    _swap(state, site, job, number)
+                    return
+    _give_way(state, site, cache)
+
+
+def _give_way(state: EngineState, site: SiteState, cache: SiteCache) -> None:
+    """The first package in line cannot have its files here: it goes to another site, if there is one, or waits for space."""
+    work = next(iter(cache.line))
+    queue = work.bound_as
+    assert queue is not None
+    if any(other is not site for other in state.placement.open_sites(queue)):
+        state.placement.close(site, queue)
+        move(state, work.job, work.number, PackageStatus.READY)
+        state.files.again = True
+
+
+def _has_all(cache: SiteCache, job: JobState, number: int) -> bool:
+    files = files_of(job)
+    found = (cache.entries.get(files.locator(file)) for file in files.of(number))
+    return all(entry is not None and entry.state == FileState.PRESENT for entry in found)
+
+
+def _swap(state: EngineState, site: SiteState, job: JobState, number: int) -> None:
+    """Reserve a package that has all its files, in place of one that waits for space.
+
+    The class of that one is closed there until a file has gone: if it has a higher rank, it would take the place back.
+    """
+    queue = queue_of(state, job, number)
+    if not state.placement.able(site, queue):
+        return
+    reserved = state.queues.at[site].reserved
+    allowed = may_start(state, queue)
+    if not allowed or not state.placement.has_room(site, queue.shape):
+        # At a limit of its owner or category, only one that counts against the same limits makes room for it.
+        blocked = next(
+            (
+                each
+                for each in reversed(reserved)
+                if each.shape == queue.shape
+                and (allowed or (each.job is job and job.open and each.category == queue.category))
+            ),
+            None,
+        )
+        if blocked is None and not allowed:
+            return
+        if blocked is not None:
+            if blocked is not queue:
+                state.placement.close(site, blocked)
+            move(state, blocked.job, reserved[blocked][-1], PackageStatus.READY)
+    reserve(state, queue, number, site, None)
+    state.files.to_submit[job.work[number]] = None  # to its batch system, or to a pilot
+    state.files.again = True
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+def retry_fetches(state: EngineState, name: str) -> None:
+    """Order files again whose delay is over and that a reserved package still waits for."""
+    cache = state.files.at(name)
+    for locator, fault in cache.faults.items():
+        entry = cache.entries.get(locator)
+        failed = entry is not None and entry.state == FileState.FAILED and not fault.given_up
+        if failed and fault.retry_at <= state.clock.now:
+            want_again(cache, locator)
+
+
+def hold_without_files(state: EngineState) -> None:
+    """Hold the packages whose files cannot be had; of many packages that need one file, hold the job."""
+    while state.files.to_hold:
+        work, locator = state.files.to_hold.popitem()
+        job, site = work.job, work.bound
+        if site is None or job.held:
+            continue
+        cache = state.files.at(site.name)
+        fault = cache.faults.get(locator)
+        if locator and (fault is None or not fault.given_up):
+            continue
+        message = why_without(state, cache, locator)
+        if fault is not None:
+            count = fault.held[job.id] = fault.held.get(job.id, 0) + 1
+            bound = state.settings.flood_packages
+            if bound and count > bound:
+                message = f"{message}; {bound} packages are held for it: release them when it is there"
+                state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
+                continue
+        state.files.again = True  # its room is free
+        if not work.held:
+            held = payloads.Held(operation=state.log.next_number, message=clipped(message))
+            state.log.write(held, job=job, number=work.number, epoch=job.epoch_of(work.number))
+
+
+def why_without(state: EngineState, cache: SiteCache, locator: str) -> str:
+    """Why a package cannot have its files at a site; without a locator, because they are too large together."""
+    fault = cache.faults.get(locator)
+    if fault is not None:
+        words = f": {fault.message}" if fault.message else ""
+        return f"{locator} could not be brought to {cache.name} ({fault.reason}){words}"
+    site = state.sites.by_name[cache.name].site
+    return f"its files are larger than the cache of {cache.name}, which holds {site.cache_bytes or 0:,} bytes"

@@ -1,0 +1,405 @@
+"""Cached files stay as long as a package needs them or somebody wants them, and go when space is needed, the least used first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from pilotage.engine.state.caches import FileState
+from pilotage.model.events import file_payloads
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnySiteOperation,
+    Drop,
+    FetchFile,
+    Kill,
+    PinFiles,
+    PurgeFiles,
+    Refused,
+    Release,
+    RemoveFile,
+    Restart,
+    SubmitPilot,
+    UnpinFiles,
+)
+from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched
+from pilotage.model.jobs.file_plan import Wish
+from pilotage.service.messages import SiteOperationRequest
+from tests.kit.small_engine import JOB, Agent, Small, differences
+from tests.kit.small_plans import bag, chain, site, with_files
+
+A, B, C = "s3://store/a", "s3://store/b", "s3://store/c"
+SHA, OTHER = "a" * 64, "b" * 64
+SIZES = {A: 40, B: 40, C: 40}
+
+
+class Cached(Small):
+    """A service whose files arrive and go when told to."""
+
+    def fetched(self, *, sha256: str = SHA, size_bytes: int = 40) -> list[str]:
+        """Let everything arrive that was ordered; the locators."""
+        wanted = self.take(FetchFile)
+        self.step(*(FileArrived(site=each.site, key=each.key, size_bytes=size_bytes, sha256=sha256) for each in wanted))
+        return [each.locator for each in wanted]
+
+    def removed(self) -> int:
+        """Let everything go that was to be removed; how many there were."""
+        wanted = self.take(RemoveFile)
+        self.step(*(FileGone(site=each.site, key=each.key) for each in wanted))
+        return len(wanted)
+
+    def there(self, name: str = "a") -> list[str]:
+        """The files in the cache of a site."""
+        entries = self.engine.state.files.at(name).entries.values()
+        return sorted(each.locator for each in entries if each.state == FileState.PRESENT)
+
+    def operate(self, operation: AnySiteOperation) -> Accepted | Refused:
+        """An operation on a site."""
+        self.step(SiteOperationRequest(token=9, operation=operation))
+        return self.answers.pop().outcome
+
+    def run_all(self, *, turns: int = 20) -> None:
+        """Let pilots run what there is, and files come and go."""
+        agents = list(self.agents.values())
+        for _ in range(turns):
+            self.fetched()
+            self.removed()
+            for wanted in self.take(SubmitPilot):
+                capacity = self.engine.state.sites.by_name[wanted.site].site.capacity
+                agents.append(self.agent(f"{wanted.key}.r", site=wanted.site, request=wanted.key, capacity=capacity))
+            for agent in agents:
+                for ref in list(agent.held):
+                    agent.end(ref)
+                agent.exchange()
+                agent.unread.clear()
+            self.wait(1.0)
+            self.take(SubmitPilot)
+
+
+def causes(small: Small) -> list[str]:
+    return [
+        each["cause"]
+        for event in small.told(file_payloads.RemovalsOrdered)
+        for each in msgspec.json.decode(event.data)["files"]
+    ]
+
+
+def pilot_of(small: Small, name: str = "a") -> Agent:
+    pilot = small.pilot(name)
+    pilot.exchange()
+    return pilot
+
+
+def one(wish: Wish = Wish.RETAIN_TEMPORARILY, **more: Any) -> Any:
+    return with_files(bag(1), {"1.1.1": [A]}, sizes=SIZES, wishes={A: wish}, **more)
+
+
+def test_a_deletable_file_goes_with_the_last_package_that_needs_it() -> None:
+    with Cached(site()) as small:
+        small.submit(with_files(bag(2), {"1.1.1": [A], "1.2.1": [A]}, wishes={A: Wish.DELETABLE}))
+        pilot = pilot_of(small)
+        small.fetched()
+        pilot.succeed("1.1.1")
+        assert small.take(RemoveFile) == []
+        pilot.succeed("1.2.1")
+        assert small.removed() == 1
+        assert small.there() == []
+        assert causes(small) == ["deletable"]
+
+
+def test_a_temporary_file_stays_until_space_is_needed() -> None:
+    with Cached(site(cache_bytes=100)) as small:
+        small.submit(with_files(bag(3), {"1.1.1": [A], "1.2.1": [B], "1.3.1": [C]}, sizes=SIZES))
+        pilot = pilot_of(small)
+        assert small.fetched() == [A, B]  # the third waits for space
+        small.wait(1.0, pilot)
+        assert small.take(RemoveFile) == []  # both are needed
+        pilot.exchange()
+        pilot.succeed(*pilot.packages)
+        assert small.removed() == 1
+        assert causes(small) == ["space"]
+        assert small.there() == [B]
+        assert small.fetched() == [C]
+        small.run_all(turns=5)
+        assert small.standings() == {"done": ["1.1.1", "1.2.1", "1.3.1"]}
+        assert small.there() == [B, C]
+
+
+def test_the_least_recently_used_file_goes_first() -> None:
+    with Cached(site(cores=1, cache_bytes=100)) as small:
+        for number, locator in enumerate((A, B, A, C)):
+            made = with_files(bag(1), {"1.1.1": [locator]}, sizes=SIZES)
+            small.submit(made, job=f"job{number}")
+            small.run_all(turns=4)
+            assert small.standings(job=f"job{number}") == {"done": ["1.1.1"]}
+        assert small.there() == [A, C]
+
+
+def test_wishes_of_two_owners_hold_until_both_have_released_the_file() -> None:
+    with Cached(site()) as small:
+        small.submit(one(Wish.RETAIN_INDEFINITELY), job="ada1", owner="ada")
+        small.submit(one(Wish.DELETABLE), job="bob1", owner="bob")
+        small.run_all(turns=4)
+        assert small.there() == [A]
+        entry = small.engine.state.files.at("a").entries[A]
+        assert entry.wishes == (("ada", Wish.RETAIN_INDEFINITELY), ("bob", Wish.DELETABLE))
+        small.submit(one(Wish.DELETABLE, released=[A]), job="bob2", owner="bob")
+        small.run_all(turns=4)
+        assert small.there() == [A]  # only ada can release what she wants to keep
+        small.submit(one(Wish.DELETABLE, released=[A]), job="ada2", owner="ada")
+        small.run_all(turns=4)
+        assert small.there() == []
+
+
+def test_a_file_that_is_retained_indefinitely_does_not_make_room_and_the_package_waits() -> None:
+    with Cached(site(cache_bytes=60)) as small:
+        small.submit(one(Wish.RETAIN_INDEFINITELY))
+        small.run_all(turns=4)
+        small.submit(with_files(bag(1), {"1.1.1": [B]}, sizes=SIZES), job="other")
+        small.wait(5.0)
+        small.take(SubmitPilot)
+        assert small.take(FetchFile) == []
+        reasons = small.explain("1.1.1", job="other").reasons
+        assert [each.code for each in reasons] == ["reserved", "waits-for-file"]
+        assert "the cache has no space: 40 of 60 bytes" in reasons[1].message
+        small.ask(Kill(job="other"))
+
+
+def test_a_package_whose_files_are_larger_than_the_cache_is_held() -> None:
+    with Cached(site(cache_bytes=60)) as small:
+        small.submit(with_files(bag(1), {"1.1.1": [A, B]}, sizes=SIZES))
+        assert small.status("1.1.1") == "held"
+        assert small.take(FetchFile) == []
+        [held] = [one for one in small.book if one.event.type == "Held"]
+        assert "its files are larger than the cache of a, which holds 60 bytes" in str(held.data)
+        small.effects.clear()
+
+
+def test_a_cache_smaller_than_the_files_of_a_job_is_enough_for_all_its_packages() -> None:
+    with Cached(site(cores=2, cache_bytes=100)) as small:
+        needs = {f"1.{line}.1": [f"s3://store/{line}", A] for line in range(1, 11)}
+        sizes = {locator: 40 for named in needs.values() for locator in named}
+        small.submit(with_files(bag(10), needs, sizes=sizes))
+        for _ in range(40):
+            small.run_all(turns=1)
+            assert small.engine.state.files.at("a").taken_bytes <= 100
+        assert list(small.standings()) == ["done"]
+        fetched = [
+            each["locator"]
+            for event in small.told(file_payloads.FetchesOrdered)
+            for each in msgspec.json.decode(event.data)["files"]
+        ]
+        assert sorted(fetched) == sorted({A, *(f"s3://store/{line}" for line in range(1, 11))})  # each once
+
+
+def test_packages_that_hold_the_space_start_before_those_that_wait_for_it() -> None:
+    with Cached(site(cache_bytes=40)) as small:
+        small.submit(with_files(bag(1), {"1.1.1": [A]}, sizes=SIZES), job="first")
+        small.fetched()
+        small.submit(with_files(bag(1, priority=9), {"1.1.1": [B]}, sizes=SIZES), job="urgent")
+        assert small.standings(job="first") == {"reserved": ["1.1.1"]}  # it gave way, and got its place back
+        small.run_all(turns=8)
+        assert small.standings(job="first") == small.standings(job="urgent") == {"done": ["1.1.1"]}
+
+
+def test_a_file_that_is_needed_again_while_it_is_removed_is_fetched_when_it_is_gone() -> None:
+    with Cached(site()) as small:
+        small.submit(one(Wish.DELETABLE))
+        pilot = pilot_of(small)
+        small.fetched()
+        pilot.succeed("1.1.1")
+        [removal] = small.take(RemoveFile)
+        small.submit(one(Wish.DELETABLE), job="again")
+        assert small.take(FetchFile) == []
+        small.step(FileGone(site="a", key=removal.key))
+        [wanted] = small.take(FetchFile)
+        assert wanted.name != removal.name
+        small.step(FileArrived(site="a", key=wanted.key, size_bytes=1, sha256=OTHER))
+        small.run_all(turns=3)
+
+
+def test_needs_end_with_a_kill_and_a_drop_and_return_with_a_restart() -> None:
+    with Cached(site()) as small:
+        wishes = {A: Wish.DELETABLE}
+        small.submit(with_files(bag(2), {"1.1.1": [A], "1.2.1": [A]}, wishes=wishes))
+        small.take(SubmitPilot)
+        small.fetched()
+        small.ask(Kill(job=JOB, package="1.1.1"))
+        assert small.take(RemoveFile) == []
+        small.ask(Drop(job=JOB, stage=1, line=2))
+        assert small.removed() == 1
+        small.ask(Restart(job=JOB, package="1.1.1"))
+        small.take(SubmitPilot)
+        assert small.fetched() == [A]
+        small.ask(Kill(job=JOB))
+        assert small.removed() == 1
+
+
+def test_files_of_a_killed_job_that_never_started_may_go() -> None:
+    with Cached(site()) as small:
+        small.submit(one(Wish.DELETABLE))
+        small.take(SubmitPilot)
+        small.fetched()
+        small.ask(Kill(job=JOB))
+        assert small.removed() == 1
+
+
+def test_a_restart_that_may_still_come_counts_as_need() -> None:
+    with Cached(site()) as small:
+        small.submit(one(Wish.DELETABLE))
+        pilot = pilot_of(small)
+        small.fetched()
+        pilot.fail("1.1.1", "platform-failure")
+        pilot.unread.clear()
+        assert small.take(RemoveFile) == []
+        small.ask(Kill(job=JOB))
+        assert small.removed() == 1
+        small.effects.clear()
+
+
+def test_a_consumer_that_waits_for_its_producer_needs_its_files_already() -> None:
+    with Cached(site()) as small:
+        made = with_files(chain(), {"1.1.1": [A], "2.1.1": [A]}, wishes={A: Wish.DELETABLE})
+        small.submit(made)
+        pilot = pilot_of(small)
+        small.fetched()
+        pilot.succeed("1.1.1")
+        assert small.take(RemoveFile) == []
+        pilot.succeed("2.1.1")
+        assert small.removed() == 1
+
+
+# --- people ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_pinned_file_stays_until_the_same_person_unpins_it() -> None:
+    with Cached(site()) as small:
+        small.submit(one(Wish.DELETABLE))
+        small.take(SubmitPilot)
+        small.fetched()
+        assert isinstance(small.operate(PinFiles(site="a", locators=(A,), by="eve")), Accepted)
+        small.ask(Kill(job=JOB))
+        assert small.take(RemoveFile) == []
+        refused = small.operate(PurgeFiles(site="a", locators=(A,)))
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.subject) == ("file-pinned", A)
+        small.operate(UnpinFiles(site="a", locators=(A,), by="bob"))
+        assert small.take(RemoveFile) == []
+        small.operate(UnpinFiles(site="a", locators=(A,), by="eve"))
+        assert small.removed() == 1
+
+
+def test_a_purge_of_a_needed_file_is_refused_by_name() -> None:
+    with Cached(site()) as small:
+        small.submit(one())
+        small.take(SubmitPilot)
+        small.fetched()
+        refused = small.operate(PurgeFiles(site="a", locators=(A,)))
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.subject) == ("file-needed", A)
+        assert "needed by j (1 packages)" in refused.message
+        unknown = small.operate(PurgeFiles(site="a", locators=("s3://store/x",)))
+        assert isinstance(unknown, Refused)
+        assert (unknown.code, unknown.subject) == ("unknown-file", "s3://store/x")
+
+
+def test_a_purge_tells_what_goes_and_what_stays_and_with_a_dry_run_changes_nothing() -> None:
+    with Cached(site()) as small:
+        wishes = {B: Wish.RETAIN_INDEFINITELY}
+        small.submit(with_files(bag(1), {"1.1.1": [A, B]}, wishes=wishes, software=[A]))
+        small.run_all(turns=3)
+        small.submit(with_files(bag(1), {"1.1.1": [C]}), job="other")
+        small.fetched()
+        small.take(SubmitPilot)
+        for agent in small.agents.values():
+            agent.unread.clear()
+        count = len(small.book)
+        tried = small.operate(PurgeFiles(site="a", dry_run=True))
+        assert isinstance(tried, Accepted)
+        assert len(small.book) == count
+        assert {each.locator: each.kept for each in tried.purged} == {
+            A: "",
+            B: "retained indefinitely for ada",
+            C: "needed by other (1 packages)",
+        }
+        done = small.operate(PurgeFiles(site="a", software=True))
+        assert isinstance(done, Accepted)
+        assert [(each.locator, each.kept) for each in done.purged] == [(A, "")]
+        assert small.removed() == 1
+        assert small.there() == [B, C]
+        assert causes(small) == ["purged"]
+        small.ask(Kill(job="other"))
+
+
+# --- another content in the store -----------------------------------------------------------------------------------
+
+
+def test_a_file_that_its_store_has_changed_is_stale_at_other_sites_and_goes_with_its_last_need() -> None:
+    with Cached(site("a", pilots=1), site("b", pilots=1)) as small:
+        small.submit(with_files(bag(1), {"1.1.1": [A]}, wishes={A: Wish.RETAIN_INDEFINITELY}))
+        small.take(SubmitPilot)
+        small.fetched()
+        other = with_files(bag(4), {f"1.{line}.1": [A] for line in range(1, 5)})
+        small.submit(other, job="other")
+        small.take(SubmitPilot)
+        [wanted] = [each for each in small.take(FetchFile) if each.site == "b"]
+        small.step(FileArrived(site="b", key=wanted.key, size_bytes=2, sha256=OTHER))
+        assert small.engine.state.files.at("a").entries[A].stale
+        assert small.take(RemoveFile) == []
+        small.ask(Kill(job=JOB))
+        small.ask(Kill(job="other"))
+        assert small.removed() == 1
+        assert causes(small) == ["stale"]
+        assert small.there("b") == [A]
+
+
+# --- starting again -------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_starts_again_knows_the_files_and_asks_again_for_those_on_their_way() -> None:
+    with Cached(site(cores=4)) as small:
+        needs = {"1.1.1": [A], "1.2.1": [B], "1.3.1": [C]}
+        small.submit(with_files(bag(3), needs, wishes={A: Wish.RETAIN_INDEFINITELY}, sizes=SIZES))
+        small.take(SubmitPilot)
+        first, second, third = small.take(FetchFile)
+        small.step(FileArrived(site="a", key=first.key, size_bytes=7, sha256=SHA, version="v1"))
+        small.operate(PinFiles(site="a", locators=(A,), by="eve"))
+        before = small.engine.durable_state()
+        small.restart()
+        assert differences(before, small.engine.durable_state()) == []
+        again = small.take(FetchFile)
+        assert {each.key for each in again} == {second.key, third.key}
+        assert {each.name for each in again} == {second.name, third.name}
+        small.step(*(FileArrived(site="a", key=each.key, size_bytes=7, sha256=SHA) for each in again))
+        small.take(SubmitPilot)
+        assert small.there() == [A, B, C]
+        assert small.take(FetchFile) == []
+
+
+def test_an_engine_that_starts_again_removes_what_was_to_be_removed_and_what_nobody_needs() -> None:
+    with Cached(site()) as small:
+        small.submit(one(Wish.DELETABLE))
+        pilot = pilot_of(small)
+        small.fetched()
+        pilot.succeed("1.1.1")
+        [removal] = small.take(RemoveFile)
+        small.restart()
+        assert small.take(RemoveFile) == [removal]
+        small.step(FileGone(site="a", key=removal.key))
+        small.restart()
+        assert small.take(RemoveFile) == []
+        assert small.there() == []
+
+
+def test_a_release_after_a_restart_tries_a_failed_file_again() -> None:
+    with Cached(site()) as small:
+        small.submit(one())
+        small.take(SubmitPilot)
+        [wanted] = small.take(FetchFile)
+        small.step(FileNotFetched(site="a", key=wanted.key, reason="not-in-store", message="no such key"))
+        small.restart()
+        assert small.status("1.1.1") == "held"
+        small.ask(Release(job=JOB, package="1.1.1"))
+        small.take(SubmitPilot)
+        assert small.fetched() == [A]
