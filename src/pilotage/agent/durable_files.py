@@ -37,7 +37,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_all(descriptor: int, content: bytes) -> None:
+def write_all(descriptor: int, content: bytes | memoryview) -> None:
     """Write everything, in as many calls as it takes."""
     written = os.write(descriptor, content)
     while written < len(content):

@@ -193,7 +193,14 @@ def _pilot(settings: PilotSettings, record: PilotRecord, credentials: Credential
         workplace.left_events.look()
 
     fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
-    pilot = Pilot(settings, workplace=workplace, fetch=fetch, on_news=exchanger.on_news, on_slots=have_files_for)
+    pilot = Pilot(
+        settings,
+        workplace=workplace,
+        fetch=fetch,
+        on_news=exchanger.on_news,
+        on_slots=have_files_for,
+        damaged=workplace.damaged,
+    )
     exchanger.look_after = look_after
     _take_over_dead(settings)
     delivered = exchanger.run(pilot)

@@ -71,6 +71,17 @@ def test_captured_content_that_a_command_changed_is_not_used_again(place: Place)
     assert log_of(place.run("cat", "a", inputs=inputs)) == "captured"
 
 
+def test_an_input_that_was_sent_is_fetched_by_its_content_where_the_folder_is_not_seen(place: Place) -> None:
+    sha = place.fetch.put_content(b"sent")
+    inputs = [{"name": "a", "sha256": sha, "size_bytes": 4, "stored": True}]
+    unseen: dict[str, Any] = {"mark": "", "folder_mark": ""}
+    assert log_of(place.run("cat", "a", inputs=inputs, **unseen)) == "sent"
+    _write(place, "b", b"here")
+    inputs = [{"name": "b", "sha256": _sha(b"here"), "size_bytes": 4, "stored": True}]
+    assert log_of(place.run("cat", "b", inputs=inputs)) == "here"
+    assert place.run("cat", "b", inputs=inputs, **unseen).payload["reason"] == "platform-failure"
+
+
 def test_a_file_is_made_executable_without_touching_the_tree(place: Place) -> None:
     file = _write(place, "tool", b"#!/bin/sh\necho run\n")
     assert log_of(place.run("./tool", inputs=[{"name": "tool", "executable": True}])) == "run\n"

@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from pilotage.model.exchange.operations import CancelSubmitted, SubmitPilot
+from pilotage.model.exchange.operations import CancelSubmitted, FetchFile, RemoveFile, SubmitPilot
 from pilotage.model.exchange.reports import (
     AnyReport,
+    FileArrived,
+    FileGone,
+    FileNotFetched,
     Gone,
     Noticed,
     SiteAgentMessage,
@@ -24,7 +27,14 @@ from pilotage.model.exchange.reports import (
 )
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.errors import NotRunning, Superseded
-from pilotage.service.sites.agent_worker import EFFECTS_MAX, NOT_YET, AgentSettings, AgentSite
+from pilotage.service.sites.agent_worker import (
+    EFFECTS_MAX,
+    FILE_EFFECTS_MAX,
+    NOT_YET,
+    TOO_OLD,
+    AgentSettings,
+    AgentSite,
+)
 from pilotage.service.sites.worker import STRAY_SECONDS
 from tests.kit.pilots import wait_until
 
@@ -352,3 +362,52 @@ def test_who_waits_for_a_silent_agent_is_not_woken_before_somebody_comes(told: S
     message = "the site agent was not heard for 45 s"
     assert [(each.answers, each.message) for each in silent.reports if isinstance(each, SiteSeen)] == [(False, message)]
     assert waits == [45.0, None]
+
+
+# --- files for the cache of the site -----------------------------------------------------------------------------------
+
+CACHE = "/home/farm/cache"
+
+
+def fetch(key: str) -> FetchFile:
+    return FetchFile(site=LYON, key=key, locator="s3://bucket/a", name=f"ab/{key}")
+
+
+def test_orders_for_files_are_repeated_until_the_agent_has_told_of_them(watched: Watched) -> None:
+    removal = RemoveFile(site=LYON, key="r-1", name="ab/old")
+    watched.site.want(fetch("f-1"), fetch("f-2"), removal)
+    assert watched.hear(watched.say(cache=CACHE)).effects == (fetch("f-1"), fetch("f-2"), removal)
+    assert watched.site.cache == CACHE
+    told = (
+        FileArrived(site=LYON, key="f-1", size_bytes=1, sha256="0" * 64),
+        FileNotFetched(site=LYON, key="f-2", reason="disk-full", message="full"),
+        FileGone(site=LYON, key="r-1"),
+    )
+    assert watched.hear(watched.say(*told[:2], cache=CACHE)).effects == (removal,)
+    assert watched.hear(watched.say(told[2], cache=CACHE)).effects == ()
+    assert tuple(watched.reports) == told
+
+
+def test_an_agent_of_an_earlier_release_gets_no_orders_for_files_and_that_is_told(watched: Watched) -> None:
+    watched.site.want(fetch("f-1"), submit("lyon-1"), RemoveFile(site=LYON, key="r-1", name="ab/old"))
+    assert watched.hear(watched.say()).effects == (submit("lyon-1"),)
+    assert watched.reports == [FileNotFetched(site=LYON, key="f-1", reason="platform-failure", message=TOO_OLD)]
+    later = watched.say()
+    watched.site.want(fetch("f-2"), submit("lyon-2"))
+    assert watched.hear(later).effects == (submit("lyon-1"), submit("lyon-2"))
+    watched.site.want(fetch("f-3"))
+    effects = watched.hear(watched.say(cache=CACHE)).effects  # it was started again from the present file
+    assert [each.key for each in effects] == ["lyon-1", "r-1", "f-2", "lyon-2", "f-3"]
+
+
+def test_many_files_do_not_keep_pilots_from_being_submitted(watched: Watched) -> None:
+    files = [fetch(f"f-{number}") for number in range(EFFECTS_MAX + 10)]
+    watched.site.want(*files)
+    watched.site.want(submit("lyon-1"))
+    effects = watched.hear(watched.say(cache=CACHE)).effects
+    assert effects == (*files[:FILE_EFFECTS_MAX], submit("lyon-1"))
+    waiting = watched.say(cache=CACHE)
+    assert not waiting.done()
+    arrived = FileArrived(site=LYON, key="f-0", size_bytes=1, sha256="0" * 64)
+    effects = watched.hear(watched.say(arrived, cache=CACHE)).effects
+    assert effects == (*files[1 : FILE_EFFECTS_MAX + 1], submit("lyon-1"))

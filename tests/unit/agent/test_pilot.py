@@ -422,3 +422,22 @@ def test_events_are_on_disk_before_they_are_told_and_the_file_stays_small(
         assert AttemptRef("job", "1.1.1", 1) in service.finished
         flight.exchanger.ask_to_leave("end")
         flight.land()
+
+
+def test_damaged_files_of_the_cache_are_removed_and_told_until_the_service_has_answered(
+    service: AgentService, tmp_path: Path
+) -> None:
+    cached = tmp_path / "abc"
+    cached.write_bytes(b"damaged")
+    with flying(service, tmp_path) as flight:
+        flight.pilot.damaged.add("ab/abc", str(cached))
+        ref = service.give(1, ("true",), folder=tmp_path)
+        service.wait_for(lambda: ref in service.finished)
+        first = next(number for number, each in enumerate(service.said) if each.damaged)
+        assert service.said[first].damaged == ("ab/abc",)
+        later = service.give(2, ("true",), folder=tmp_path)
+        service.wait_for(lambda: later in service.finished)
+        assert service.said[-1].damaged == ()
+        service.send_away("no more work")
+        flight.land()
+    assert not cached.exists()

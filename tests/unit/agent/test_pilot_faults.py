@@ -454,7 +454,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 )
 def test_an_answer_is_whole_however_it_comes(sent: bytes, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = socket.socketpair()
-    monkeypatch.setattr("pilotage.agent.link.link._connect", lambda *_: here)
+    monkeypatch.setattr("pilotage.agent.link.link.connect_socket", lambda *_: here)
     link = Link("unix:/nowhere")
     link.ticket = 7
     answer = None

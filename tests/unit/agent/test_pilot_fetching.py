@@ -10,6 +10,7 @@ import pytest
 
 from pilotage.agent.attempt.diagnosis import TokenEnded, from_system
 from pilotage.agent.link.connect import connect
+from pilotage.agent.link.link import Answer, Link, LinkBroken
 from pilotage.agent.pilot import fetch as fetching
 from pilotage.agent.pilot.fetch import ServerFetch
 from tests.kit.agent_service import AgentService, agent_service
@@ -39,6 +40,57 @@ def test_a_captured_file_is_fetched_once_in_pieces_and_can_be_run(service: Agent
     assert path.stat().st_mode & 0o777 == 0o555
     del service.contents[f"content/{DIGEST}"]
     assert fetch.content(DIGEST) == str(path)
+
+
+def test_a_file_of_the_sites_cache_is_fetched_once_by_all_slots_and_again_when_it_was_removed(
+    service: AgentService, fetch: ServerFetch, tmp_path: Path
+) -> None:
+    target = "cached/ab/abc"
+    assert fetch.cached("ab/abc", DIGEST) is None
+    service.contents[target] = CONTENT
+    assert fetch.cached_here("ab/abc") is None
+    with ThreadPoolExecutor(max_workers=4) as slots:
+        paths = set(slots.map(lambda _: fetch.cached("ab/abc", DIGEST), range(8)))
+    [path] = map(str, paths)
+    assert Path(path).read_bytes() == CONTENT
+    assert Path(path).stat().st_mode & 0o777 == 0o444
+    assert fetch.cached_here("ab/abc") == path
+    service.contents[target] = b"another"
+    assert fetch.cached("ab/abc", DIGEST) == path
+    Path(path).unlink()
+    with pytest.raises(OSError, match="expected sha256"):
+        fetch.cached("ab/abc", DIGEST)
+    assert list((tmp_path / "content").iterdir()) == []
+
+
+class BreakingLink:
+    """A connection that is lost before the answer to each third request; the ranges that were asked for are kept."""
+
+    def __init__(self, link: Link, asked: list[str]) -> None:
+        self._link, self._asked = link, asked
+
+    def send(self, method: str, target: str, body: bytes, *, fields: str = "") -> None:
+        self._asked.append(fields.strip())
+        self._link.send(method, target, body, fields=fields)
+
+    def wait(self, seconds: float) -> Answer:
+        if len(self._asked) % 3 == 0:
+            raise LinkBroken("the connection broke")
+        return self._link.wait(seconds)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def test_a_captured_file_goes_on_after_a_broken_connection(service: AgentService, tmp_path: Path) -> None:
+    service.contents[f"content/{DIGEST}"] = CONTENT
+    asked: list[str] = []
+    fetch = ServerFetch(tmp_path / "content", lambda: BreakingLink(connect(service.address), asked))  # type: ignore[arg-type, return-value]
+    assert Path(fetch.content(DIGEST)).read_bytes() == CONTENT
+    fetch.close()
+    pieces = [f"Range: bytes={start}-{start + 1023}" for start in range(0, len(CONTENT) + 1, 1024)]
+    assert list(dict.fromkeys(asked)) == pieces
+    assert len(asked) > len(pieces)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1023, 1024, 1025, 2048])

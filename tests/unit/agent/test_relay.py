@@ -19,6 +19,7 @@ import pytest
 from pilotage.adapters.settings.tls import make_certificates
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.link import Link
+from pilotage.agent.pilot.fetch import ServerFetch
 from pilotage.agent.site.relay import Relays, bound, may_pass
 from pilotage.model.exchange.exchange import AgentMessage, Exchange
 from tests.kit.agent_runs import open_descriptors
@@ -100,7 +101,14 @@ def test_only_what_is_for_pilots_may_pass(target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["/agent/exchange", "/agent/files/j-1?name=a/../b", "/agent/staged/j/1.1.1/1/0?offset=4", "/agent/events"]
+    "target",
+    [
+        "/agent/exchange",
+        "/agent/cached/ab/abc",
+        "/agent/files/j-1?name=a/../b",
+        "/agent/staged/j/1.1.1/1/0?offset=4",
+        "/agent/events",
+    ],
 )
 def test_what_pilots_ask_passes(target: str) -> None:
     assert may_pass(target)
@@ -118,6 +126,17 @@ def test_the_token_and_large_bodies_go_through_both_ways(relay: Relayed) -> None
     link.close()
     assert bytes(relay.service.staged["j/1.1.1/1/0"]) == content
     assert {*relay.service.tokens} == {"secret"}
+
+
+def test_a_file_of_the_sites_cache_comes_in_pieces_through_the_relay(relay: Relayed, tmp_path: Path) -> None:
+    content = os.urandom(5_000_000)
+    sha256 = hashlib.sha256(content).hexdigest()
+    relay.service.contents["cached/ab/abc"] = content
+    fetch = ServerFetch(tmp_path / "fetched", relay.link)
+    path = fetch.cached("ab/abc", sha256)
+    fetch.close()
+    assert path is not None
+    assert hashlib.sha256(Path(path).read_bytes()).hexdigest() == sha256
 
 
 def test_a_body_of_any_size_takes_no_memory(relay: Relayed) -> None:

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from pilotage.agent import silent_pilots
 from pilotage.agent.batch import Answer, Call
 from pilotage.agent.link.connect import Credentials, connect
+from pilotage.agent.link.download import Downloads
 from pilotage.agent.site import agent as site_agent
 from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings, run_here
 from pilotage.agent.site.state_folder import SiteFolder, SiteRecords
@@ -27,8 +28,9 @@ SERVICE = {"service": "first", "prefix": "p", "number": 1, "interval_seconds": 6
 class Service:
     """Answers exchanges by what it was told beforehand; after the last of it the agent is to leave."""
 
-    def __init__(self, *answers: dict[str, Any]) -> None:
+    def __init__(self, *answers: dict[str, Any], files: dict[str, bytes] | None = None) -> None:
         self.answers = list(answers)
+        self.files = files or {}
         self.heard: list[dict[str, Any]] = []
         self.leave: Callable[[str], None] = lambda _: None
 
@@ -56,10 +58,17 @@ def listening(service: Service) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
+        def do_GET(self) -> None:
+            content = service.files[self.path]
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -83,6 +92,7 @@ def work(folder: Path, service: Service, run: Callable[[Call], Answer], *, sched
             SiteRecords(folder / "memory.json"),
             connect=lambda: connect(address, token=credentials),
             credentials=credentials,
+            open_transfer=Downloads(address, token=credentials).open,
             run=run,
         )
         service.leave = agent.ask_to_leave
@@ -339,3 +349,34 @@ def test_it_leaves_when_the_service_that_started_it_says_so(tmp_path: Path) -> N
     service = Service({**wants(kind="slurm"), "leave": "it is started anew"}, {})
     assert work(tmp_path, service, Both().run, scheduler="auto") == "it is started anew"
     assert len(service.heard) == 1
+
+
+# --- files for the cache of the site -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["", "elsewhere/files"])
+def test_a_file_that_was_brought_to_the_cache_is_told_at_once_although_the_service_lets_the_agent_wait(
+    folder: str, tmp_path: Path
+) -> None:
+    told = threading.Event()
+
+    class Patient(Service):
+        def hear(self, says: dict[str, Any]) -> dict[str, Any]:
+            answer = super().hear(says)
+            if any(each["report"] == "file-arrived" for each in says["reports"]):
+                told.set()
+                self.leave("it was told")
+            elif not says["reports"] and len(self.heard) > 1:
+                assert told.wait(60.0)
+            return answer
+
+    effect = {"type": "fetch-file", "site": SITE, "key": "f-1", "locator": "s3://private/place", "name": "ab/abc"}
+    named = str(tmp_path / folder) if folder else ""
+    wanted = {"effects": [effect], "entry": {"name": SITE, "kind": "slurm", "cache": named}, "interval_seconds": 600.0}
+    service = Patient(*[wanted] * 9, files={"/agent/transfers/f-1": b"content"})
+    place = tmp_path / "place"
+    assert work(place, service, lambda _: Answer(0, ""), scheduler="slurm") == "it was told"
+    cache = tmp_path / folder if folder else place / "cache"
+    assert (cache / "ab" / "abc").read_bytes() == b"content"
+    assert service.heard[-1]["cache"] == str(cache)
+    assert "private" not in "".join(each.read_text() for each in place.glob("*.json"))

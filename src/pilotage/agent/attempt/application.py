@@ -342,6 +342,9 @@ class Application:
                 os.makedirs(spool, mode=0o700, exist_ok=True)  # removed with the attempt, if empty
         except OSError as error:
             raise diagnosis.from_system(error, doing="preparing the folders of a container") from error
+        readable = [token_file, workplace.environment.get("PILOTAGE_CA_FILE", "")]
+        if any(each.get("unpacked") for each in self._work.get("inputs", ())):
+            readable.append(workplace.software().root)
         wrapped = workplace.engines.wrap(
             container,
             argv,
@@ -351,7 +354,7 @@ class Application:
             key=f"pilotage-{ref['job']}-{ref['package']}-{ref['attempt']}-{os.getpid()}",
             variables={*OWN_NAMES, *PLACE_NAMES, *asked, "OMP_NUM_THREADS"},
             writable=[spool] if spool else [],
-            readable=[token_file, *(each for each in [workplace.environment.get("PILOTAGE_CA_FILE", "")] if each)],
+            readable=[each for each in readable if each],
             gpus=self._demand.get("gpus", 0),
         )
         own = b"PILOTAGE_TOKEN_FILE="

@@ -13,7 +13,7 @@ from pilotage.agent.attempt.application import Application, limits_of
 from pilotage.agent.attempt.commands import Commands, Files, SpawnTurn
 from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.environment import Environments, SlotToken, own_entries, threads_of
-from pilotage.agent.attempt.inputs import Inputs, PlacedInput, changed_input
+from pilotage.agent.attempt.inputs import Inputs, PlacedInput, changed_input, note_damaged
 from pilotage.agent.attempt.logs import LogFile, LogScans, last_lines_of
 from pilotage.agent.attempt.outputs import Outputs, find_outputs, gives_files, make_output_folders
 from pilotage.agent.attempt.scratch import Scratch
@@ -37,6 +37,7 @@ SMALL_BYTES = 16 * 1024
 # Fields that the fast path handles or may ignore; work with any other field, now or later, takes the full path.
 PLAIN_WORK = frozenset({
     "path", "name", "index", "folder", "staged", "mark", "folder_mark", "inputs", "binaries", "keep_failed", "software",
+    "cache", "visible_seconds",
 })  # fmt: skip
 PLAIN_BINARY = frozenset({"argv", "environment", "outputs"})
 MADE_INPUT = frozenset({"name", "sha256", "size_bytes", "made"})
@@ -381,9 +382,11 @@ class AttemptRunner:
             what = repr(argv[0]) if argv else "the command"
             failure = self._application(assignment, work, None).failure_of(ended, what, argv=argv)
             if failure is not None:
+                note_damaged(placed, workplace.damaged)
                 raise failure
         changed = changed_input(placed)
         if changed is not None:
+            note_damaged(placed, workplace.damaged)
             raise _changed(changed)
         if watch.stopped is not None:
             commands.check()
@@ -412,6 +415,8 @@ class AttemptRunner:
             known=workplace.known,
             fetch=fetch,
             visibility=workplace.visibility,
+            damaged=workplace.damaged,
+            software=workplace.software,
         )
 
     def _outputs(self, assignment: Mapping[str, Any], work: Mapping[str, Any]) -> Outputs:
@@ -442,8 +447,9 @@ class AttemptRunner:
         names = [each.name for each in placed]
         failure = application.run(names)
         changed = changed_input(placed)
-        if changed is not None and failure is None:
-            failure = _changed(changed)
+        if changed is not None:
+            note_damaged(placed, self._workplace.damaged)
+            failure = failure or _changed(changed)
         if work.get("provenance") and self._watch.stopped is None:
 
             def place(files: Sequence[Mapping[str, Any]]) -> None:

@@ -1,7 +1,8 @@
 """Places the inputs of an attempt in its folder, and checks afterwards that it did not change them.
 
-An input is a hard link to the file in the job's tree if the file system allows it, else a copy. A command that writes
-into a link changes the file for all packages; that cannot be prevented, but it is detected and reported.
+An input is a hard link to the file in the job's tree, or in the cache of the site, if the file system allows it, else a
+copy. A command that writes into a link changes the file for all packages; that cannot be prevented, but it is detected
+and reported. A file that exists, and that a network file system does not show yet, or not whole, is waited for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import errno
 import os
 import stat
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.diagnosis import FULL, Failure, TokenEnded, from_system
@@ -18,13 +20,18 @@ from pilotage.agent.attempt.files import check_name, copy, link_or_copy, make_pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pilotage.agent.attempt.archives import UnpackedSoftware
     from pilotage.agent.attempt.files import FolderVisibility, KnownFiles
-    from pilotage.agent.attempt.workplace import Fetch
+    from pilotage.agent.attempt.workplace import DamagedFiles, Fetch
+
+    Found = tuple[str, os.stat_result]
 
 _EXECUTABLE = 0o755
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 
+LOOK_SECONDS = (0.05, 1.0)
+"""Pauses between two looks for a file that is shown late, which grow."""
 COPIED_BYTES_MAX = 64 << 20
 """A file that pilotage did not make is copied; a larger one is linked, and a command that changes it fails."""
 
@@ -37,6 +44,7 @@ class PlacedInput(NamedTuple):
     inode: int = 0
     size_bytes: int = 0
     modified_ns: int = 0
+    cached: str = ""  # its name in the cache of the site, if it is a link to that
 
 
 class Inputs:
@@ -51,6 +59,8 @@ class Inputs:
         known: KnownFiles,
         fetch: Fetch,
         visibility: FolderVisibility,
+        damaged: DamagedFiles,
+        software: Callable[[], UnpackedSoftware],
     ) -> None:
         self._job = job
         self._work = work
@@ -59,12 +69,16 @@ class Inputs:
         self._scratch = scratch
         self._known = known
         self._fetch = fetch
+        self._damaged = damaged
+        self._software = software
+        self._check: Callable[[], None] = lambda: None
 
     def place(
         self, inputs: Sequence[Mapping[str, Any]], check: Callable[[], None], *, before: Mapping[str, PlacedInput] = {}
     ) -> list[PlacedInput]:
         """Place all inputs except those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
         placed: dict[str, PlacedInput] = dict(before)
+        self._check = check
         for each in inputs:
             check()
             name = each["name"]
@@ -75,7 +89,12 @@ class Inputs:
             try:
                 if "/" in name:
                     make_parents(self._scratch, name)
-                placed[name] = self._place_content(each, target) if each.get("content") else self._place(each, target)
+                if each.get("content"):
+                    placed[name] = self._place_content(each, target)
+                elif each.get("cached"):
+                    placed[name] = self._place_cached(each, target)
+                else:
+                    placed[name] = self._place(each, target)
             except OSError as error:
                 raise _not_brought(name, error) from error
         return list(placed.values())
@@ -98,7 +117,9 @@ class Inputs:
 
     def _place(self, each: Mapping[str, Any], target: str) -> PlacedInput:
         name = each["name"]
-        found = self._found(name) if self._visibility.of(self._work).folder else None
+        found = self._seen(each) if self._visibility.of(self._work).folder else None
+        if found is None and each.get("stored"):
+            return self._place_content(each, target)
         if found is None:
             fetched = self._fetched(name)
             _check_content(each, fetched, os.stat(fetched), self._known)
@@ -107,18 +128,107 @@ class Inputs:
                 os.chmod(target, _EXECUTABLE)
             return PlacedInput(name)
         source, status = found
-        mode = status.st_mode
-        if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise Failure("missing-input", f"the input {name!r} is {what}")
-        _check_content(each, source, status, self._known)
-        if each.get("executable") and not mode & stat.S_IXUSR:
+        if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
         if not each.get("made") and status.st_size <= COPIED_BYTES_MAX:
             # A command that writes into its input must not change the user's own file.
             copy(source, target)
             return PlacedInput(name)
         return self._linked(name, source, target, status)
+
+    def _seen(self, each: Mapping[str, Any]) -> Found | None:
+        """An input in the job's folder with the right content, waited for if a package made it; None: not visible here."""
+        try:
+            return self._look(each)
+        except Failure:
+            if not (each.get("made") and each.get("sha256") and self._work.get("visible_seconds")):
+                raise
+        return self._wait_for(lambda: self._look(each, again=True), f"{self._folder}/{each['name']}")
+
+    def _look(self, each: Mapping[str, Any], *, again: bool = False) -> Found | None:
+        found = self._found(each["name"])
+        if found is not None:
+            _check_file(each, *found, self._known, again=again)
+        return found
+
+    def _wait_for(self, look: Callable[[], Found | None], path: str) -> Found | None:
+        """Look for a file until it is as the work order says, or its time is over; raises the last `Failure`."""
+        until, pause_seconds = time.monotonic() + float(self._work["visible_seconds"]), LOOK_SECONDS[0]
+        while True:
+            self._check()
+            time.sleep(pause_seconds)
+            pause_seconds = min(2.0 * pause_seconds, LOOK_SECONDS[1])
+            _refresh(path)
+            try:
+                return look()
+            except Failure:
+                if time.monotonic() >= until:
+                    raise
+
+    def _place_cached(self, each: Mapping[str, Any], target: str) -> PlacedInput:
+        """Place a file from the cache of the site, or from the pilot's own if the node does not see the site's."""
+        name, cached = each["name"], each["cached"]
+        check_name(cached)
+        found, failure = self._in_cache(each) if self._fetch.cached_here(cached) is None else (None, None)
+        if found is None:
+            found, cached = self._fetched_cached(each, failure), ""
+        source, status = found
+        if each.get("unpacked"):
+            os.symlink(self._software().folder(source, each["sha256"]), target)
+            return PlacedInput(name)
+        if each.get("executable") and not status.st_mode & stat.S_IXUSR:
+            return _copied(source, target, each)
+        return self._linked(name, source, target, status, cached=cached)
+
+    def _in_cache(self, each: Mapping[str, Any]) -> tuple[Found | None, Failure | None]:
+        """A file in the cache of the site with the right content, waited for if the node sees the cache; or why not."""
+        cache = self._work.get("cache")
+        if not cache:
+            return None, None
+        cache = os.path.expanduser(cache)
+        path = f"{cache}/{each['cached']}"
+
+        def look(*, again: bool = False) -> Found:
+            try:
+                status = os.lstat(path)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                raise Failure("missing-input", f"the input {each['name']!r} is not in the cache {cache}") from error
+            _check_file(each, path, status, self._known, again=again)
+            return path, status
+
+        try:
+            return look(), None
+        except Failure as not_yet:
+            failure = not_yet
+        try:
+            if self._work.get("visible_seconds") and os.path.isdir(cache):
+                return self._wait_for(lambda: look(again=True), path), None
+        except Failure as late:
+            if late.reason not in ("missing-input", "input-checksum"):
+                raise  # it was cancelled
+            failure = late
+        if failure.reason == "input-checksum":
+            self._damaged.add(each["cached"], path)
+        return None, failure
+
+    def _fetched_cached(self, each: Mapping[str, Any], failure: Failure | None) -> Found:
+        """The path and stat of a cached file that the service sent; `failure` says why it was not found at the site."""
+        name, cached, sha256 = each["name"], each["cached"], each.get("sha256", "")
+        try:
+            source = self._fetch.cached(cached, sha256)
+            if source is not None and sha256 and self._known.sha256(source, os.stat(source)) != sha256:
+                os.unlink(source)  # a command wrote into it through its link, which was reported
+                source = self._fetch.cached(cached, sha256)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            why = f"{failure}; " if failure is not None else ""
+            raise Failure(_reason(error), f"{why}cannot fetch the input {name!r}: {error}") from error
+        if source is None:
+            raise failure or Failure("missing-input", f"the input {name!r} does not exist: the server has no such file")
+        return source, os.stat(source)
 
     def _found(self, name: str) -> tuple[str, os.stat_result] | None:
         """The path and stat of a file in the job's folder; None if the service must send it."""
@@ -158,16 +268,16 @@ class Inputs:
         return fetched
 
     @staticmethod
-    def _linked(name: str, source: str, target: str, status: os.stat_result) -> PlacedInput:
+    def _linked(name: str, source: str, target: str, status: os.stat_result, *, cached: str = "") -> PlacedInput:
         if link_or_copy(source, target):
-            return PlacedInput(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
+            return PlacedInput(name, source, status.st_ino, status.st_size, status.st_mtime_ns, cached)
         return PlacedInput(name)
 
 
 def changed_input(placed: Collection[PlacedInput]) -> PlacedInput | None:
     """The first input that was changed since it was placed."""
     for each in placed:
-        _, source, inode, size_bytes, modified_ns = each
+        _, source, inode, size_bytes, modified_ns, _ = each
         if not source:
             continue
         try:
@@ -179,7 +289,35 @@ def changed_input(placed: Collection[PlacedInput]) -> PlacedInput | None:
     return None
 
 
-def _check_content(each: Mapping[str, Any], path: str, status: os.stat_result, known: KnownFiles) -> None:
+def note_damaged(placed: Collection[PlacedInput], damaged: DamagedFiles) -> None:
+    """Remove the files of the site's cache that were changed since they were placed, and have them reported."""
+    for each in placed:
+        if each.cached and changed_input((each,)) is not None:
+            damaged.add(each.cached, each.source)
+
+
+def _refresh(path: str) -> None:
+    """Have a network file system ask its server again for a name and for the content of its file."""
+    with contextlib.suppress(OSError):
+        os.listdir(os.path.dirname(path))
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+
+
+def _check_file(
+    each: Mapping[str, Any], path: str, status: os.stat_result, known: KnownFiles, *, again: bool = False
+) -> None:
+    """Raise `Failure` if a file is not the one that the work order means; `again`: its content is read in any case."""
+    mode = status.st_mode
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise Failure("missing-input", f"the input {each['name']!r} is {what}")
+    _check_content(each, path, status, known, again=again)
+
+
+def _check_content(
+    each: Mapping[str, Any], path: str, status: os.stat_result, known: KnownFiles, *, again: bool = False
+) -> None:
     wanted_bytes = each.get("size_bytes")
     if wanted_bytes is not None and status.st_size != wanted_bytes:
         raise Failure(
@@ -187,7 +325,7 @@ def _check_content(each: Mapping[str, Any], path: str, status: os.stat_result, k
         )
     wanted = each.get("sha256")
     if wanted:
-        found = known.sha256(path, status)
+        found = known.made(path, status) if again else known.sha256(path, status)
         if found != wanted:
             raise Failure("input-checksum", f"the input {each['name']!r} has sha256 {found}, expected {wanted}")
 

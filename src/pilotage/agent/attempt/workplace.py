@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from pilotage.agent.processes import KernelKills, ProcessCleanup
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pilotage.agent.attempt.archives import UnpackedSoftware
     from pilotage.agent.link.http import Connect
 
 
@@ -128,6 +130,14 @@ class Fetch(Protocol):
         """The path of a captured file in the pilot's cache, with the right content; fetched once."""
         ...
 
+    def cached(self, name: str, sha256: str) -> str | None:
+        """The path of a file of the site's cache in the pilot's own, fetched once; None if the service has no such file."""
+        ...
+
+    def cached_here(self, name: str) -> str | None:
+        """The same, if it was fetched before."""
+        ...
+
     def file(self, job: str, name: str) -> str | None:
         """The path of a copy of a file of the job's tree, which the caller may move away; None if it does not exist."""
         ...
@@ -135,6 +145,28 @@ class Fetch(Protocol):
     def stage(self, ref: Mapping[str, object], number: int, path: str) -> None:
         """Upload a file as the output with this number in the attempt's manifest."""
         ...
+
+
+class DamagedFiles:
+    """Files in the cache of the site that have another content than they should; safe for threads."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str, path: str) -> None:
+        """Note a damaged file, and remove it, so that no other package gets it."""
+        with contextlib.suppress(OSError):  # the service removes it as well
+            os.unlink(path)
+        self._names[name] = None
+
+    def untold(self) -> list[str]:
+        """Those that the service does not know of."""
+        return list(self._names)
+
+    def told(self, names: Iterable[str]) -> None:
+        """The service knows of some."""
+        for name in names:
+            self._names.pop(name, None)
 
 
 class Workplace:
@@ -184,6 +216,8 @@ class Workplace:
         self.versions = SoftwareVersions()
         self.turns = threading.Lock()
         self.visibility = FolderVisibility()
+        self.damaged = DamagedFiles()
+        self._software: UnpackedSoftware | None = None
         self.kernel_kills = KernelKills()
         self.cleanup = ProcessCleanup(sole=sole, grace_seconds=grace_seconds)
         self.engines = Engines(self.environment.get("PATH", os.defpath))
@@ -198,6 +232,15 @@ class Workplace:
                 if self._null < 0:
                     self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return self._null
+
+    def software(self) -> UnpackedSoftware:
+        """The archives of software that were unpacked here."""
+        from pilotage.agent.attempt.archives import UnpackedSoftware  # few jobs have such
+
+        with self._lock:
+            if self._software is None:
+                self._software = UnpackedSoftware(f"{self.scratch}/software")
+            return self._software
 
     def close(self) -> None:
         """End the watching thread and remove the scratch folder."""

@@ -80,7 +80,7 @@ class Link:
         self._prefix = where.prefix
         self._token = token if callable(token) else None
         self._show(token() if callable(token) else token)
-        self._socket = _connect(where, ca_file)
+        self._socket = connect_socket(where, ca_file)
         self._secure = where.secure
 
     def _show(self, token: str) -> None:
@@ -158,7 +158,8 @@ class Link:
             self._socket.close()
 
 
-def _connect(where: Address, ca_file: str) -> socket.socket:
+def connect_socket(where: Address, ca_file: str) -> socket.socket:
+    """Connect to a server; raises `OSError`. `ca_file` holds the only CA certificate to trust."""
     if where.path:
         return _connect_path(where.path)
     plain = socket.create_connection((where.host, where.port), timeout=CONNECT_SECONDS)

@@ -68,6 +68,7 @@ class Exchanger:
         self._leaving = ""
         self._over = False
         self._unwritten: list[SpooledEvent] = []
+        self._damaged: list[str] = []  # damaged files of the site's cache that the open exchange tells of
         self._awake, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poller = select.poll()
         self._poller.register(self._awake, select.POLLIN)
@@ -242,6 +243,9 @@ class Exchanger:
         if self._leaving:
             parts.append(b'"leaving":%b' % encode(self._leaving).encode())
         ended = b',"ended_token":%b' % encode(self._credentials.ended).encode() if self._credentials.ended else b""
+        self._damaged = pilot.damaged.untold()
+        if self._damaged:
+            ended += b',"damaged":%b' % encode(self._damaged).encode()
         fields = (held, b",".join(events), b",".join(logs), ended)
         parts.append(b'"held":[%b],"events":[%b]},"logs":[%b]%b}' % fields)
         self._wake_at(now + self._patience_seconds)
@@ -371,6 +375,8 @@ class Exchanger:
             opened_at, self._opened_at = self._opened_at, -1.0
             spool = pilot.spool
             spool.hear(reply)
+            if self._damaged:
+                pilot.damaged.told(self._damaged)
             changed = bool(assignments)
             if not self._leaving:
                 for ref in reply.get("cancelled") or ():

@@ -46,6 +46,8 @@ class ServerFetch:
         self._local = threading.local()
         self._guard = threading.Lock()
         self._known: dict[str, str] = {}
+        self._cached: dict[str, str] = {}  # files of the site's cache, by name
+        self._fetching: dict[str, threading.Lock] = {}  # their locks: a large one delays no other
         self._links: list[Link] = []
         self._numbers = itertools.count(1)
 
@@ -65,6 +67,30 @@ class ServerFetch:
                 draft.rename(file)
                 self._known[sha256] = str(file)
             return self._known[sha256]
+
+    def cached(self, name: str, sha256: str) -> str | None:
+        """The path of a file of the site's cache in the pilot's own; fetched once. Raises `OSError`.
+
+        None if the service has no such file.
+        """
+        with self._guard:
+            fetching = self._fetching.setdefault(name, threading.Lock())
+        with fetching:
+            # A slot removes a file that a command has changed; it is then fetched again.
+            path = self._cached.get(name)
+            if path is None or not Path(path).exists():
+                draft = self._fetch(f"/agent/cached/{quote(name)}", checksum=sha256)
+                if draft is None:
+                    return None
+                draft.chmod(0o444)
+                file = draft.with_name(f"cached-{name.replace('/', '-')}")
+                draft.rename(file)
+                path = self._cached[name] = str(file)
+            return path
+
+    def cached_here(self, name: str) -> str | None:
+        """The same, if it was fetched before."""
+        return self._cached.get(name)
 
     def file(self, job: str, name: str) -> str | None:
         """The path of a copy of a file of the job's tree, which the caller may move away; None if it does not exist."""

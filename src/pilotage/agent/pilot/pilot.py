@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.attempt import AttemptRunner, Outcome
 from pilotage.agent.attempt.diagnosis import exit_code_for
+from pilotage.agent.attempt.workplace import DamagedFiles
 from pilotage.agent.pilot.backlog import AttemptDurations, HeldAttempt, SlotTable
 from pilotage.agent.pilot.spool import TOKEN_SUFFIX, PilotSpool, log_text
 from pilotage.agent.resources import Resources
@@ -133,6 +134,7 @@ class Pilot:
         on_news: Callable[[bool], None],
         on_slots: Callable[[int], None] = lambda _: None,
         make_runner: Callable[[Workplace, int], AttemptRunner] = AttemptRunner,
+        damaged: DamagedFiles | None = None,
     ) -> None:
         """Take the parts shared with its slots; nothing runs before the first assignment.
 
@@ -149,6 +151,7 @@ class Pilot:
         self.ended = ""  # why it ended, once reported
         self._leaving = ""
         self._workplace = workplace
+        self.damaged = damaged or DamagedFiles()  # in the cache of the site
         self._fetch = fetch
         self._on_news = on_news
         self._on_slots = on_slots

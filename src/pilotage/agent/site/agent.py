@@ -17,6 +17,7 @@ import signal
 import subprocess
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.batch import Answer, Unknown, dialects
@@ -25,14 +26,16 @@ from pilotage.agent.batch.submitter import Submitter, in_login_shell
 from pilotage.agent.link.connect import TOKEN_FIELD, ends_at, read_token
 from pilotage.agent.link.link import LinkBroken
 from pilotage.agent.pilot.pilot import say
+from pilotage.agent.site.cache import SiteCache
 from pilotage.agent.site.reconcile import EARLIER_SECONDS, Reconciler, Reports, SiteSubmitters
-from pilotage.agent.site.state_folder import ASKED, SiteFolder
+from pilotage.agent.site.state_folder import ASKED, CACHE_FOLDER, SiteFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pilotage.agent.batch import Call
     from pilotage.agent.link.connect import Credentials
+    from pilotage.agent.link.download import Transfer
     from pilotage.agent.link.link import Answer as HttpAnswer
     from pilotage.agent.link.link import Link
     from pilotage.agent.silent_pilots import BatchJobNotice
@@ -131,6 +134,7 @@ class SiteAgent:
         *,
         connect: Callable[[], Link],
         credentials: Credentials,
+        open_transfer: Callable[..., Transfer] | None = None,
         run: Callable[[Call], Answer] = run_here,
     ) -> None:
         self._settings = settings
@@ -157,6 +161,8 @@ class SiteAgent:
         self._answered = False  # whether it ever answered
         self._found: str | None = None  # the batch systems installed instead, once looked for
         self._link: Link | None = None
+        self._cache = SiteCache(settings.site, open_transfer, wake=self._rouse, say=say) if open_transfer else None
+        self._is_roused = False  # there are reports of files, and the open exchange has none
         self._heard_at = time.monotonic()
         self._looked_at = -math.inf
         self._leaving = ""
@@ -169,17 +175,24 @@ class SiteAgent:
             self._look()
             if answered:
                 self._heard_at = time.monotonic()
+            elif self._is_roused:
+                self._is_roused = False
             elif 0.0 < self._settings.deserted_seconds <= time.monotonic() - self._heard_at:
                 self.ask_to_leave("the service could not be reached for too long")
             else:
                 self._pause(self._backoff_seconds)
                 self._backoff_seconds = min(2.0 * self._backoff_seconds, BACKOFF_SECONDS[1])
         self._drop()
+        if self._cache is not None:
+            self._cache.stop()
         return self._leaving
 
     def ask_to_leave(self, reason: str) -> None:
         """End soon; pilots go on. May be called from a signal handler or another thread."""
         self._leaving = self._leaving or reason
+        self._rouse()
+
+    def _rouse(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake, b"!")
 
@@ -300,6 +313,8 @@ class SiteAgent:
         if noticed != self._noticed_reported:
             things = [each._asdict() for each in noticed]
             reports.append({"report": "noticed", "site": self._settings.site, "things": things})
+        if self._cache is not None:
+            reports += self._cache.due()
         body = {
             "site": self._settings.site,
             "agent": self._id,
@@ -314,9 +329,11 @@ class SiteAgent:
             "reports": reports,
             "there": self._reports.unspoken_of(),
         }
+        if self._cache is not None:
+            body["cache"] = str(self._cache_folder())
         batch_state, service = self._batch_state, self._service
         try:
-            answer = self._ask(json.dumps(body).encode())
+            answer = self._ask(json.dumps(body).encode(), may_rouse=not reports)
             if answer is None:
                 return False
             if answer.status != 200:
@@ -328,7 +345,7 @@ class SiteAgent:
             self._hear(hears, answer)
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._drop()
-            self._reports.forget()
+            self._forget_reports()
             self._complain("service", f"no answer from the service: {error}")
             return False
         # Another service may not have it, and gets it with the next message.
@@ -336,8 +353,17 @@ class SiteAgent:
         self._noticed_reported = noticed if self._service == service else []
         return True
 
-    def _ask(self, body: bytes) -> HttpAnswer | None:
-        """Send one request; None if the agent is to leave. Retries once if an idle connection was closed."""
+    def _forget_reports(self) -> None:
+        """Report everything again."""
+        self._reports.forget()
+        if self._cache is not None:
+            self._cache.forget()
+
+    def _ask(self, body: bytes, *, may_rouse: bool) -> HttpAnswer | None:
+        """Send one request; None if the agent is to leave, or to report at once.
+
+        Retries once if an idle connection was closed.
+        """
         for fresh in (False, True):
             if fresh:
                 self._drop()
@@ -347,13 +373,13 @@ class SiteAgent:
                     self._credentials.look_again()
                     self._link = self._connect()
                 self._link.send("POST", "/agent/site", body, fields="Content-Type: application/json\r\n")
-                return self._await(self._link)
+                return self._await(self._link, may_rouse=may_rouse)
             except OSError:
                 if not rested:
                     raise
         return None
 
-    def _await(self, link: Link) -> HttpAnswer | None:
+    def _await(self, link: Link, *, may_rouse: bool) -> HttpAnswer | None:
         until = time.monotonic() + self._interval_seconds + LATE_SECONDS
         poll = select.poll()
         poll.register(link.fileno(), select.POLLIN)
@@ -369,13 +395,28 @@ class SiteAgent:
                         if answer.fields.get(b"connection", b"").lower() == b"close":
                             self._drop()
                         return answer
+                elif not self._leaving:
+                    self._drain()
+                    if may_rouse:  # an exchange with reports is answered at once
+                        self._is_roused = True
+                        self._drop()
+                        return None
         return None
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._awake, 4096)
+
+    def _cache_folder(self) -> Path:
+        """The folder of the site for files that are brought there."""
+        named = str((self._memory.entry or {}).get("cache") or "")
+        return Path(os.path.expanduser(named)) if named else self._place.folder / CACHE_FOLDER
 
     def _hear(self, hears: dict[str, Any], answer: HttpAnswer) -> None:
         if self._complained.pop("service", None) is not None:
             say("connected to the service")
         if hears["service"] != self._service:
-            self._reports.forget()  # another service, which may know less than the last
+            self._forget_reports()  # another service, which may know less than the last
         self._service, self._last_number = str(hears["service"]), int(hears.get("number", 0))
         self._interval_seconds = float(hears.get("interval_seconds", 10.0))
         self._backoff_seconds = BACKOFF_SECONDS[0]
@@ -384,12 +425,14 @@ class SiteAgent:
             self._place.keep_pilot_token(str(hears["token"]))
         self._memory.take_answer(hears)
         self._memory.save()
+        if self._cache is not None:
+            self._cache.want(self._memory.file_effects, self._cache_folder(), entry=self._memory.entry or {})
         if hears.get("leave"):
             self.ask_to_leave(str(hears["leave"]))
 
     def _refused(self, answer: HttpAnswer) -> None:
         message = f"HTTP {answer.status}: {answer.body[:300].decode('utf-8', 'replace')}"
-        self._reports.forget()
+        self._forget_reports()
         self._complain("service", f"the service rejects this agent's messages: {message}")
         if answer.status in (401, 403):
             self._credentials.look_again()
@@ -405,7 +448,8 @@ class SiteAgent:
             return
         poll = select.poll()
         poll.register(self._awake, select.POLLIN)
-        poll.poll(seconds * 1000.0)
+        if poll.poll(seconds * 1000.0) and not self._leaving:
+            self._drain()
 
     def _complain(self, about: str, text: str) -> None:
         now = time.monotonic()

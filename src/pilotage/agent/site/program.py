@@ -126,6 +126,7 @@ def _own_file() -> Path:
 
 def _work(chosen: argparse.Namespace, folder: Path) -> int:
     from pilotage.agent.link.connect import Credentials, connect
+    from pilotage.agent.link.download import Downloads
     from pilotage.agent.pilot.pilot import say
     from pilotage.agent.site.agent import SiteAgent, SiteAgentSettings
     from pilotage.agent.site.relay import Relays
@@ -158,6 +159,7 @@ def _work(chosen: argparse.Namespace, folder: Path) -> int:
             memory,
             connect=lambda: connect(chosen.server, ca_file=chosen.ca_file, token=credentials),
             credentials=credentials,
+            open_transfer=Downloads(chosen.server, token=credentials, ca_file=chosen.ca_file).open,
         )
         asked.append(agent)
         for number in (signal.SIGTERM, signal.SIGINT):

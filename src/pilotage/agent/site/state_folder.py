@@ -30,6 +30,8 @@ SUBMITTED = "submitted"
 GONE = "gone"
 FAILED = "failed"  # refused
 
+FILE_EFFECTS = frozenset(("fetch-file", "remove-file"))
+
 
 class SubmissionRecord(NamedTuple):
     """The record of one key."""
@@ -60,6 +62,9 @@ class SiteRecords:
         self.port: int = content.get("port", 0)  # of the relay
         self.expected: set[str] = set(content.get("expected", ()))
         self.effects: list[dict[str, Any]] = content.get("effects", [])
+        self.file_effects: list[
+            dict[str, Any]
+        ] = []  # not written down: the service repeats them, and a locator is private
         self.unheard: set[str] = set()  # pilots that have not contacted the service, by its last answer
         self.scheduler = ""  # the current batch system
         self._saved = b""
@@ -82,7 +87,9 @@ class SiteRecords:
     def take_answer(self, hears: dict[str, Any]) -> None:
         """Take an answer of the service; forget keys that it has not mentioned for a while."""
         self.expected = set(hears.get("expected") or ())
-        self.effects = list(hears.get("effects") or ())
+        effects = list(hears.get("effects") or ())
+        self.effects = [each for each in effects if each.get("type") not in FILE_EFFECTS]
+        self.file_effects = [each for each in effects if each.get("type") in FILE_EFFECTS]
         self.unheard = set(hears.get("unheard") or ())
         self.entry = hears.get("entry") or self.entry
         self.prefix = str(hears.get("prefix") or self.prefix)
@@ -122,11 +129,13 @@ class SiteRecords:
 #   ca.pem, tokens/              closed to others
 #   state/, output/              of the pilots
 #   relay/                       for nodes without a network
+#   cache/                       files that were brought to the site, unless its entry names another folder
 #   address.json                 the current address, for pilots that were started with another
 #   site-agent.json, .lock, .log
 
 MEMORY_FILE = "site-agent.json"
 RELAY_FOLDER = "relay"
+CACHE_FOLDER = "cache"
 ADDRESS_FILE = "address.json"
 KEEP_SECONDS = 86_400.0
 _NAMED_DIGITS = 12
