@@ -14,5 +14,6 @@ __all__ = [
     "server",
     "sites",
     "tokens",
+    "transfers",
     "works",
 ]

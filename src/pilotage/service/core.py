@@ -18,6 +18,7 @@ from pilotage.book.rows.streams import ReceivedNumbers
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.decisions.job_lifecycle import retire_job
 from pilotage.engine.engine import Engine
+from pilotage.engine.files.storing import on_outputs_copied
 from pilotage.engine.inbound.admission import admit, over_quota
 from pilotage.engine.inbound.batch_reports import on_report
 from pilotage.engine.inbound.exchanges import may_report, on_exchange, unwanted
@@ -30,6 +31,7 @@ from pilotage.engine.state.jobs import JobState
 from pilotage.engine.state.sites import AttemptState
 from pilotage.model.events import payloads
 from pilotage.model.events.events import COUNTER_MAX, JUMP_MAX, Event
+from pilotage.model.events.file_payloads import OutputsDisposed
 from pilotage.model.exchange.exchange import (
     SEQUENCE_JUMP_MAX,
     Assignment,
@@ -39,6 +41,7 @@ from pilotage.model.exchange.exchange import (
     InputSource,
 )
 from pilotage.model.exchange.operations import Accepted, Refused
+from pilotage.model.exchange.reports import AnyReport, OutputsCopied
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.model.states import ADOPTED, ExitCodeGasw
@@ -176,7 +179,13 @@ class Core:
             case Exchange():
                 raise TypeError(f"an exchange of {item.pilot} must go to _hear")
             case _:
-                on_report(engine.state, item)
+                self._take_report(item)
+
+    def _take_report(self, item: AnyReport | OutputsCopied) -> None:
+        if isinstance(item, OutputsCopied):
+            on_outputs_copied(self.engine.state, item)
+        else:
+            on_report(self.engine.state, item)
 
     # --- agents ---
 
@@ -379,6 +388,9 @@ class Core:
         )
         for data in (payloads.AttemptCreated(site=ADOPTED), made, payloads.CommitGranted()):
             self.engine.state.log.write(data, job=job, number=adopted.package, attempt=1)
+        if adopted.disposed:
+            epoch = job.epoch_of(adopted.package)
+            self.engine.state.log.write(OutputsDisposed(), job=job, number=adopted.package, attempt=1, epoch=epoch)
 
     def _unreadable(self, data: payloads.JobRegistered | payloads.StageExpanded, job: str) -> str:
         """Why the book would refuse this payload; empty if it would not."""

@@ -12,7 +12,7 @@ from pilotage.engine.restore import JobSnapshot
 from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import Exchange, ExchangeReply
 from pilotage.model.exchange.operations import Accepted, AnyOperation, AnySiteOperation, Effect, Refused
-from pilotage.model.exchange.reports import AnyReport
+from pilotage.model.exchange.reports import AnyReport, OutputsCopied
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.site import Site
 
@@ -55,6 +55,7 @@ class AdoptedPackage(msgspec.Struct, frozen=True, kw_only=True):
     package: int
     manifest: tuple[payloads.OutputFile, ...] = ()
     message: str = ""  # which attempt made them
+    disposed: bool = False  # some of them were removed on purpose
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +122,7 @@ Input = (
     | JobSealed
     | SitesChanged
     | Stopping
+    | OutputsCopied
     | AnyReport
 )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.model.exchange.exchange import AttemptRef
@@ -91,6 +92,15 @@ def test_a_changed_script_beside_a_package_runs_it_again(here: Place, which: str
 def test_a_changed_command_environment_or_container_runs_again(here: Place, before: str, after: str) -> None:
     here.run(CHAIN)
     assert here.run(CHAIN.replace(before, after))[:2] == ["reco-0", "reco-1"]
+
+
+def test_results_that_were_not_stored_are_made_again_when_they_are_to_be(here: Place) -> None:
+    text = "pilotage: 1\njob: j\nstages:\n  - each: {i: 1..2}\n    run: make {i}\n    outputs: [{name: 'o-{i}'}]\n"
+    here.run(text)
+    stored = text.replace("'o-{i}'}", "'o-{i}', locator: '/far/o-{i}'}")
+    assert here.run(stored) == ["make-0", "make-1"]
+    assert here.run(stored) == []
+    assert here.run(stored.replace("/far/", "/farther/")) == ["make-0", "make-1"]
 
 
 def test_what_does_not_matter_changes_no_key(here: Place) -> None:
@@ -263,3 +273,87 @@ def test_a_job_that_has_grown_adopts_among_its_new_packages(here: Place) -> None
     )
     assert (last.number, last.maker.package) == (2, "2.1.1")
     assert isinstance(last.maker, AttemptRef)
+
+
+def dispose(here: Place, *names: str) -> None:
+    """Remove files on purpose, as a service does."""
+    index = here.index
+    for name in names:
+        file = next(iter(index.makers(str(here.folder), [name])[name]))
+        index.note_disposed(str(here.folder), [file])
+        (here.folder / name).unlink()
+
+
+def test_what_was_deleted_on_purpose_is_not_made_again(here: Place) -> None:
+    here.run(CHAIN)
+    dispose(here, "a.dat", "b.dat")
+    prepared = here.prepare(CHAIN)
+    assert [each.package for each in prepared.adopted] == ["1.1.1", "1.2.1", "2.1.1"]
+    assert here.run(CHAIN) == []
+
+
+def test_what_was_deleted_on_purpose_is_made_again_for_a_package_that_needs_it(here: Place) -> None:
+    here.run(CHAIN)
+    dispose(here, "a.dat")
+    (here.folder / "all.root").unlink()
+    assert here.run(CHAIN) == ["reco-0", "merge"]
+    assert here.run(CHAIN) == []
+    (here.folder / "a.dat").unlink()  # by hand: not on purpose
+    assert here.run(CHAIN)[:1] == ["reco-0"]
+
+
+def test_all_that_leads_to_a_needed_file_is_made_again(here: Place) -> None:
+    longer = (
+        CHAIN
+        + """  - run: publish all.root
+    inputs: [all.root]
+    outputs: [report.txt]
+"""
+    )
+    here.run(longer)
+    dispose(here, "a.dat", "b.dat", "all.root")
+    assert here.run(longer) == []
+    (here.folder / "report.txt").unlink()
+    assert here.run(longer) == ["reco-0", "reco-1", "merge", "publish"]
+
+
+def test_a_file_that_is_missing_beside_one_that_was_deleted_on_purpose_is_noticed(here: Place) -> None:
+    two = """
+pilotage: 1
+job: two
+stages:
+  - {run: make, outputs: [small, large]}
+"""
+    here.run(two)
+    dispose(here, "large")
+    assert here.run(two) == []
+    (here.folder / "small").unlink()
+    assert not here.prepare(two).adopted
+
+
+BROUGHT = """
+pilotage: 1
+job: brought
+stages:
+  - run: use in.dat
+    inputs: [{name: in.dat, locator: "s3://bucket/in.dat"}]
+    outputs: [out.dat]
+"""
+
+
+class Cached(msgspec.Struct, frozen=True):
+    """A file in the cache of a site."""
+
+    sha256: str
+    name: str = "ab/ab"
+    size_bytes: int = 3
+
+
+def test_a_package_that_brings_a_file_is_adopted_if_its_content_is_known_and_the_same(here: Place) -> None:
+    here.contents["s3://bucket/in.dat"] = Cached("a" * 64)
+    assert here.run(BROUGHT) == ["use"]
+    assert here.run(BROUGHT) == []
+    here.contents["s3://bucket/in.dat"] = Cached("b" * 64)
+    assert not here.prepare(BROUGHT).adopted
+    here.contents.clear()
+    assert not here.prepare(BROUGHT).adopted

@@ -62,6 +62,20 @@ def test_a_file_that_many_packages_read_is_described_once_and_again_when_it_chan
     ]
 
 
+def test_what_was_brought_to_a_site_is_described_once_with_its_locator(told: Told) -> None:
+    told.place.write(a_dat="one")
+    brought = InputInPlace(name="b c", size_bytes=7, sha256="ab" * 32, locator="s3://bucket/b c")
+    for _ in range(3):
+        told.inputs.know("j", [brought])
+        told.inputs.know("j", [])
+        told.read("a.dat")
+    told.inputs.settle()
+    assert sorted(told.files, key=lambda each: each[1].name) == [
+        ("j", InputInPlace(name="a.dat", size_bytes=3, sha256=sha256("one"))),
+        ("j", brought),
+    ]
+
+
 def test_a_file_that_was_replaced_before_it_could_be_read_has_no_checksum(told: Told) -> None:
     told.place.write(a_dat="one")
     before = told.place.tree.look_up(str(told.place.folder), ["a.dat"])

@@ -21,10 +21,10 @@ from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, Exchange
 from pilotage.reading.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.errors import Superseded
-from pilotage.service.http.agent_exchange import PIECE_BYTES, range_of
 from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.errors import NotARange
 from pilotage.service.http.listener import Listener, bind, bind_local
+from pilotage.service.http.ranges import PIECE_BYTES, range_of
 from pilotage.service.http.services import Services
 from pilotage.service.journal.writer import Batch
 from tests.kit.running_jobs import FakeJobs, origin_of, running_services

@@ -367,7 +367,8 @@ def test_without_a_token_only_health_and_the_document_are_told(client: Client) -
     assert len(operations) > 16
     for method, path in operations:
         answer = client.request(method, re.sub(r"\{[a-z]+\}", "j", path), headers=nobody)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated"), (method, path)
+        assert answer.status_code == 401, (method, path)
+        assert method == "head" or answer.json()["error"]["code"] == "unauthenticated", (method, path)
 
 
 def test_an_unchanged_job_is_not_sent_again(client: Client) -> None:

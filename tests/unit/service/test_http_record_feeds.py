@@ -100,9 +100,23 @@ def test_a_feed_does_not_tell_of_records_that_its_user_could_never_read(client: 
     store.commit([msgspec.structs.replace(third, revision=2, access=())])  # bob could read it before
     store.commit([msgspec.structs.replace(first, job="j4")])
     store.delete("j4", at=1.0, author="ann")
-    for user, told in (("bob", ["j2", "j3"]), ("ann", ["j1", "j3"]), ("root", ["j2", "j1", "j3", "j4"])):
+    for user, told in (("bob", ["j2", "j3"]), ("ann", ["j1", "j3", "j4"]), ("root", ["j2", "j1", "j3", "j4"])):
         asked(client, "POST", user=user, status=201, json={"name": "one"})
         assert jobs(asked(client, "GET", "/one", user=user)) == told
+
+
+def test_who_could_read_an_upload_is_told_that_it_was_deleted(client: Client, services: Services) -> None:
+    assert services.records is not None
+    store = services.records.store()
+    third = store.record("j3")
+    assert third is not None
+    store.commit([msgspec.structs.replace(third, revision=2, access=())])  # bob could read the first revision
+    store.delete("j2", at=1.0, author="root")
+    store.delete("j3", at=1.0, author="root")
+    for user, gone in (("bob", ["j2", "j3"]), ("ann", ["j3"])):
+        asked(client, "POST", user=user, status=201, json={"name": "one"})
+        entries = asked(client, "GET", "/one?after=4", user=user)["entries"]
+        assert [(each["job"], each["removed"]) for each in entries] == [(job, True) for job in gone]
 
 
 def test_tokens_of_sites_have_no_feeds(client: Client) -> None:

@@ -21,6 +21,7 @@ import msgspec
 import pytest
 
 from pilotage.adapters.records.folder import FolderRecords
+from pilotage.adapters.stores.content_store import FolderContent
 from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange, LogText
 from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.jobs.submission import RunPlan
@@ -43,6 +44,7 @@ VOLATILE = ("next", "secret", "origin", "version")
 ALL = frozenset(SCOPES) - {OWN_PACKAGE}
 PARTS = {
     "job": "j", "package": "1.2.1", "line": "1.2", "attempt": "1", "stream": "stdout", "site": "local",
+    "sha256": hashlib.sha256(b"what a job brought along").hexdigest(),
 }  # fmt: skip
 CONTENT = b"what a job brought along"
 SUBMISSION = b'{"definition":{},"lists":{},"folder":"/f"}'
@@ -52,6 +54,10 @@ BODIES: dict[str, bytes] = {
     "POST /v1/plan": SUBMISSION,
     "POST /v1/clean": b'{"submission":%b}' % SUBMISSION,
     "POST /v1/content": b"#!/bin/sh\n",
+    "POST /v1/content/batch": hashlib.sha256(CONTENT).hexdigest().encode() + b" 24\n" + CONTENT,
+    "POST /v1/content/missing": b'{"sha256":["%b"]}' % (b"0" * 64),
+    "POST /v1/folders/seen": b'{"folder":"/f","mark":".pilotage-seen-%b","text":"%b"}' % (b"0" * 32, b"1" * 32),
+    "PUT /v1/content/{sha256:str}": CONTENT,
     "POST /v1/jobs/{job:str}/operations": b'{"operation":"hold"}',
     "POST /v1/operations": b'{"operation":"hold","where":"state=RUNNING and site=nowhere"}',
     "POST /v1/subscriptions": b'{"states":["DONE"]}',
@@ -145,7 +151,7 @@ class House:
                 yield f"{request}, without {scope}", self.ask(request, scopes=ALL - {scope}, body=body)
             yield f"{request}, a parameter that is not known", self.ask(_asking(request, "x=1"), scopes=ALL, body=b"{")
             yield f"{request}, a bad parameter", self.ask(_asking(request, "limit=-1"), scopes=ALL, body=b"{")
-            if not request.startswith("GET"):
+            if not request.startswith(("GET", "HEAD")):
                 yield f"{request}, a bad body", self.ask(request, scopes=ALL, body=b"{")
                 yield f"{request}, a bad body of no length", self.ask(request, scopes=ALL, body=b"{", length="untold")
                 if "/agent/" not in request or request.endswith("events"):
@@ -160,7 +166,7 @@ class House:
         yield "GET /agent/files, a piece", self.ask("GET /agent/files/j?name=in.txt", scopes=ALL, range="bytes=1-2")
         yield "GET /agent/files, no piece", self.ask("GET /agent/files/j?name=in.txt", scopes=ALL, range="bytes=9-")
         yield "POST /v1/subscriptions", self.ask("POST /v1/subscriptions", scopes=ALL, body=b'{"states":["DONE"]}')
-        for request in sorted(needs, key=lambda each: ("GET POST PUT PATCH DELETE".index(each.split()[0]), each)):
+        for request in sorted(needs, key=lambda each: ("GET HEAD POST PUT PATCH DELETE".index(each.split()[0]), each)):
             yield f"{request}, good", self.ask(request, scopes=ALL, body=BODIES.get(request, b""))
         yield "GET /schema", [*self.ask("GET /schema", scopes=None)[:1]]
 
@@ -175,7 +181,12 @@ def house_in(folder: Path) -> Iterator[House]:
     jobs, clock = FakeJobs(), WallClock()
 
     def make(journal: Journal, **_: Any) -> JobBackend:
-        return JobBackend(jobs, journal=journal, plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0))
+        return JobBackend(
+            jobs,
+            journal=journal,
+            plan=lambda _: RunPlan(job="p", packages=1, would_run=1, there=0),
+            content=FolderContent(folder / "state"),
+        )
 
     with sqlite_journal(folder / "state") as journal:
         notifications = Notifications(

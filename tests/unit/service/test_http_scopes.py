@@ -40,6 +40,11 @@ CHANGES: dict[str, set[str]] = {
     "POST /v1/plan": {SUBMIT},
     "POST /v1/clean": {SUBMIT, OPERATE},
     "POST /v1/content": {SUBMIT},
+    "POST /v1/content/batch": {SUBMIT},
+    "POST /v1/content/missing": {SUBMIT},
+    "HEAD /v1/content/{sha256:str}": {SUBMIT},
+    "PUT /v1/content/{sha256:str}": {SUBMIT},
+    "POST /v1/folders/seen": {SUBMIT},
     "POST /v1/jobs/{job:str}/clear": {OPERATE},
     "POST /v1/jobs/{job:str}/purge": {OPERATE},
     "POST /v1/jobs/{job:str}/operations": {OPERATE},
@@ -63,6 +68,9 @@ CHANGES: dict[str, set[str]] = {
     "POST /v1/sites/{site:str}/wake": {SITES},
     "POST /v1/sites/{site:str}/probe": {SITES},
     "POST /v1/sites/{site:str}/try": {SITES},
+    "POST /v1/files/pin": {READ, OPERATE},
+    "POST /v1/files/unpin": {READ, OPERATE},
+    "POST /v1/files/purge": {READ, OPERATE},
     "POST /agent/exchange": {EXCHANGE},
     "POST /agent/site": {SITE_AGENT},
     "POST /agent/events": {WRITE},
@@ -73,6 +81,8 @@ CHANGES: dict[str, set[str]] = {
 AGENTS_READ = {
     "GET /agent/content/{sha256:path}": {EXCHANGE},
     "GET /agent/files/{job:path}": {EXCHANGE},
+    "GET /agent/transfers/{key:path}": {SITE_AGENT},
+    "GET /agent/cached/{name:path}": {EXCHANGE},
     "* /agent/{place:path}": {EXCHANGE},
 }
 ALL = frozenset(SCOPES) - {OWN_PACKAGE}

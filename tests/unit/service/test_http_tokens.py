@@ -349,6 +349,8 @@ def test_nothing_changes_at_any_route_for_agents_with_a_token_that_is_not_meant_
         "POST /agent/events": ("", msgspec.json.encode({"events": [tagged]})),
         "GET /agent/content": (f"/{script}", None),
         "GET /agent/files": ("/j?name=in.txt", None),
+        "GET /agent/transfers": ("/fetch.1.1", None),
+        "GET /agent/cached": (f"/ab/{'ab' * 32}", None),
         "PUT /agent/staged": ("/j/1.2.1/3/0", b"x"),
     }
     assert set(routes) == set(re.findall(r"`((?:GET|PUT|POST) /agent/[a-z]+)", ROUTES.read_text(encoding="utf-8")))

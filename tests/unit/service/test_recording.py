@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pilotage.adapters.journals.sqlite.journal import SqliteJournal
+from pilotage.adapters.journals.sqlite.locations import sealed_path
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.fold.join import Receipt
 from pilotage.model.events.payloads import Cleared, Noted
+from pilotage.model.records import JobRecord
 from pilotage.model.settings.settings import ProvenanceSettings, RetentionSettings
 from pilotage.ports.records import RecordNotReady, RecordStore, RecordStoreError
 from pilotage.service.journal.recording import RecordKeeping
@@ -28,11 +30,13 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clock = StandingClock(START)
+        self.running_seconds = 0.0  # how long the service has been running
         self.journal = SqliteJournal(folder / "book")
         self.take = BatchCommitter(self.journal, clock=self.clock).take
         self.by = Stream("service", "core")
         self.take(a_short_job(stream=self.by))
         self.broken = False
+        self.commits: list[list[str]] = []
         self.committed = threading.Event()
 
     def open(self, *, writes: bool) -> RecordStore:
@@ -41,8 +45,9 @@ class Place:
         store = FolderRecords(self.folder / "records", writes=writes)
         commit = store.commit
 
-        def told(records: object) -> list[int]:
-            found = commit(records)  # type: ignore[arg-type]
+        def told(records: Sequence[JobRecord]) -> list[int]:
+            found = commit(records)
+            self.commits.append([each.job for each in records])
             self.committed.set()
             return found
 
@@ -58,7 +63,12 @@ class Place:
             clock=self.clock,
             is_incomplete=self._looked_at,
             writes=writes,
+            elapsed=lambda: self.running_seconds,
         )
+
+    def pass_days(self, days: float) -> None:
+        self.clock.at += days * DAY_SECONDS
+        self.running_seconds += days * DAY_SECONDS
 
     incomplete = 0  # how often the job is still incomplete
     looks = 0
@@ -159,9 +169,10 @@ def test_no_job_is_purged_before_its_record_is_made(place: Place) -> None:
 def test_a_record_whose_time_is_over_is_deleted_and_not_made_again(place: Place) -> None:
     records = place.keeping(kept_days=10.0)
     assert records.record("j1") is not None
-    place.clock.at += 9 * DAY_SECONDS
     assert records.delete_expired() == 0
-    place.clock.at += 2 * DAY_SECONDS
+    place.pass_days(9)
+    assert records.delete_expired() == 0
+    place.pass_days(2)
     assert records.delete_expired() == 1
     row = place.journal.job("j1")
     assert row is not None
@@ -177,10 +188,62 @@ def test_a_job_that_never_had_a_record_gets_one_however_old_it_is(place: Place) 
     row = place.journal.job("j1")
     assert row is not None
     assert not records.is_recorded(row)
-    assert records._try_all({"j1"}, enough=lambda: False) == set()
+    assert records.record_all({"j1"}) == set()
     assert place.revisions() == [1]
+    assert records.delete_expired() == 0
+    place.pass_days(10)
     assert records.delete_expired() == 1
     assert records.is_recorded(row)
+    records.close()
+
+
+def test_a_clock_that_jumps_forward_deletes_no_record(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    records = place.keeping(kept_days=10.0)
+    assert records.record("j1") is not None
+    assert records.delete_expired() == 0
+    place.clock.at += 400 * DAY_SECONDS
+    place.take(a_short_job(job="j2", stream=Stream("service", "other")))
+    assert records.record("j2") is not None  # a record that seems to be new
+    assert records.delete_expired() == 0
+    assert "records expire as if it was 400 days ago" in caplog.text
+    records.close()
+    records = place.keeping(kept_days=10.0)  # nor when the service starts again
+    assert records.delete_expired() == 0
+    place.clock.at = START
+    place.pass_days(8)
+    assert records.delete_expired() == 0
+    place.pass_days(3)
+    assert records.delete_expired() == 1
+    assert records.store().revisions("j1") == []
+    records.close()
+
+
+def test_records_of_a_service_that_was_off_for_long_expire_when_their_time_has_passed_by_a_tenth_at_each_start(
+    place: Place,
+) -> None:
+    records = place.keeping(kept_days=10.0)
+    assert records.record("j1") is not None
+    records.close()
+    place.clock.at += 365 * DAY_SECONDS
+    deleted = []
+    for _ in range(11):
+        records = place.keeping(kept_days=10.0)
+        deleted.append(records.delete_expired())
+        records.close()
+    assert deleted == [0] * 10 + [1]
+
+
+def test_jobs_that_are_due_are_recorded_in_one_commit_whatever_is_wrong_with_one(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    for job in ("j2", "j3"):
+        place.take(a_short_job(job, stream=place.by))
+    place.journal.seal("j2")
+    sealed_path(place.folder / "book", "j2").write_bytes(b"damaged")
+    records = place.keeping()
+    assert records.record_all({"j1", "j2", "j3"}) == set()
+    assert place.commits == [["j1", "j3"]]
+    assert "the record of job j2 could not be made yet" in caplog.text
     records.close()
 
 

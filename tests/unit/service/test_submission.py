@@ -19,7 +19,7 @@ from pilotage.model.jobs.definition import plain
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import Captured, Submission
 from pilotage.ports import NotOurs
-from pilotage.service.jobs.refusals import refusals
+from pilotage.service.jobs.refusals import KnownStores, refusals
 from pilotage.service.jobs.submission import Prepared, SubmissionError, expand_late_stage, prepare, recall
 from pilotage.service.works.capture import INPUT_BYTES_MAX, INPUTS_MAX, DiskFiles, capture
 from tests.kit.earlier_work import Place, place
@@ -175,14 +175,16 @@ def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, m
 
 SUBJOB = ("subjob: other.yaml", "subjob: other.yaml")
 REFUSED = [
-    ("inputs: [{name: a, acquisition: prefetch}]", "acquisition: prefetch of the input 'a'"),
-    ("inputs: [{name: a, locator: 'http://x/a'}]", "locator: http://x/a of the input 'a'"),
-    ("outputs: [{name: b, locator: /far}]", "locator: /far of the output 'b'"),
-    ("outputs: [{name: b, replicas: 2, locator: /far}]", "replicas: 2 of the output 'b'"),
-    ("outputs: [{name: b, dispositions: [store]}]", "disposition `store` of the output 'b'"),
-    ("outputs: [{name: b, dispositions: [deletable]}]", "disposition `deletable` of the output 'b'"),
-    ("outputs: [{name: b, dispositions: [retain-temporarily]}]", "disposition `retain-temporarily` of the output 'b'"),
+    ("inputs: [{name: a, acquisition: prefetch}]", "acquisition: prefetch of the input 'a' without a locator"),
+    ("inputs: [{name: a, acquisition: none, locator: /far/a}]", "acquisition: none of the input 'a' with a locator"),
     ("inputs: [{name: a, disposition: deletable}]", "disposition `deletable` of the input 'a'"),
+    ("inputs: [{name: a, disposition: release}]", "disposition `release` of the input 'a'"),
+    ("inputs: [{name: x, locator: 'lfn:/grid/x'}]", "no store has the locator 'lfn:/grid/x' of the input 'x'"),
+    ("outputs: [{name: b, locator: 'sam://st/b'}]", "no store has the locator 'sam://st/b' of the output 'b'"),
+    (
+        "outputs: [{name: b, dispositions: [retain-temporarily]}]",
+        "disposition `retain-temporarily` of the output 'b'",
+    ),
     ("early_start: true", "early_start"),
     ("environment: {setting: {queue: long}}", "the setting queue of a package"),
     ("environment: {setting: {account: us}}", "the setting account of a package"),
@@ -214,6 +216,10 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, told: st
         "inputs: [{name: a, acquisition: none}]",
         "inputs: [{name: a, acquisition: self, locator: 'http://x/a'}]",
         "inputs: [{name: a, disposition: retain-indefinitely}]",
+        "inputs: [{name: x, locator: 'http://x/a'}]",
+        "inputs: [{name: x, locator: 's3://b/{job}/', acquisition: prefetch, disposition: release}]",
+        "outputs: [{name: b, locator: /far/b}]",
+        "outputs: [{name: b, replicas: 2, dispositions: [forward, store, deletable]}]",
         "outputs: [{name: b, dispositions: [forward, retain-indefinitely]}]",
         "environment: {setting: {keep_failed: true, replicas_max: 2, attempts_max: 3}}",
         "data_handling: true",
@@ -225,6 +231,35 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, told: st
 )
 def test_what_a_folder_can_honour_is_taken(field: str) -> None:
     assert problems(f"run: go, {field}") == []
+
+
+def test_a_scheme_that_is_nearly_one_of_a_store_is_told() -> None:
+    (found,) = problems("run: go, inputs: [{name: x, locator: 'stfp://h/x'}]")
+    assert (found.code, found.hint) == ("no-store", "did you mean 'sftp:'?")
+
+
+@pytest.mark.parametrize(
+    "output, archives, told",
+    [
+        ("dispositions: [store]", [], "a copy of the output 'b' must be stored, and there is no store"),
+        ("dispositions: [store]", ["s3://a/"], ""),
+        ("replicas: 2", ["s3://a/"], "2 copies of the output 'b' must be stored, and there are stores for 1"),
+        ("replicas: 3, locator: 'sftp://h/x'", ["s3://a/", "s3://b/"], ""),
+        (
+            "replicas: 3, locator: 's3://a/x'",
+            ["s3://a/", "s3://b/"],
+            "3 copies of the output 'b' must be stored, and there are stores for 2",
+        ),
+        ("locator: 's3://c/x'", [], ""),
+        ("dispositions: [forward]", [], ""),
+    ],
+)
+def test_more_copies_than_stores_are_refused(output: str, archives: list[str], told: str) -> None:
+    text = f"pilotage: 1\njob: j\nstages: [{{run: go, outputs: [{{name: b, {output}}}]}}]\n"
+    definition = load(text.encode(), file="job.yaml", folder=MemoryFolder()).job().definition
+    found = refusals(definition, file="job.yaml", stores=KnownStores(archives=archives))
+    assert [each.code for each in found] == (["no-store"] if told else [])
+    assert all(told in each.message and each.hint for each in found)
 
 
 def test_a_submission_with_such_a_field_is_refused(here: Place) -> None:

@@ -184,6 +184,9 @@ def test_a_large_program_is_brought_from_its_folder_and_must_be_the_same() -> No
     origin = Origin(folder="/data", captured={"large": Captured(sha256=SHA, content=False, executable=True)})
     (brought,) = work_of(expanded(text), 0, origin=origin).inputs
     assert (brought.content, brought.sha256, brought.executable) == (False, SHA, True)
+    assert not brought.stored
+    (sent,) = work_of(expanded(text), 0, origin=msgspec.structs.replace(origin, sent_from="/far")).inputs
+    assert sent.stored
 
 
 def test_what_a_binary_fetches_itself_is_not_brought() -> None:

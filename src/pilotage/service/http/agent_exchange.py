@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
@@ -19,18 +20,23 @@ import msgspec
 
 from pilotage.book.rows.rows import AttemptFacts, JobRow
 from pilotage.engine.engine import Engine
+from pilotage.engine.files.queries import cached_under
 from pilotage.language.text.names import why_outside
 from pilotage.model.events.events import COUNTER_MAX, DOTTED, JOB_ID
 from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, Exchange, ExchangeReply
+from pilotage.model.exchange.operations import FetchFile
 from pilotage.model.exchange.reports import SiteAgentMessage
 from pilotage.model.states import FINAL_NAMES
+from pilotage.ports import ContentStore
 from pilotage.reading.access import SITE_AGENT, Forbidden, Principal
 from pilotage.reading.queries import UnknownJob, UnknownPackage, package_place
 from pilotage.service.errors import NotRunning
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.errors import ErrorBody, ErrorView, Malformed, NotARange, NotAwaited, UnknownContent
+from pilotage.service.http.ranges import PIECE_BYTES, range_of, ranged_reply
 from pilotage.service.http.routing import OCTETS, ApiRequest, Reply
 from pilotage.service.http.services import Services
+from pilotage.service.transfers.streaming import StreamedFile
 
 # Restricts the tokens of agents and sites: an agent may not act for another one, nor read files that it does not need.
 #
@@ -78,6 +84,7 @@ class AgentTokenChecks:
         # until when a site may read some files of a job
         self._files: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
         self._contents: dict[tuple[str, str], float] = {}  # … and some content
+        self._cached: dict[tuple[str, str], tuple[float, FetchFile | None]] = {}  # files in caches of sites, by name
 
     async def check_exchange(self, principal: Principal, says: AgentMessage, ended: Principal | None = None) -> bool:
         """Whether to process an exchange; a new agent, or one whose token has expired, first gets a token of its own.
@@ -159,6 +166,18 @@ class AgentTokenChecks:
             self._files.clear()
         self._files[site, job] = (now + BELIEVED_SECONDS, names)
 
+    async def cached_file(self, site: str, name: str) -> FetchFile | None:
+        """The file in the cache of a site under a name; looked up once for many pieces."""
+        now = self._clock()
+        until, order = self._cached.get((site, name), (0.0, None))
+        if until <= now:
+            order = await self._ask(lambda engine: cached_under(engine.state, name, site=site))
+            if len(self._cached) >= REMEMBERED_MAX:
+                self._cached.clear()
+            if order is not None:
+                self._cached[site, name] = (now + BELIEVED_SECONDS, order)
+        return order
+
     async def check_content(
         self, principal: Principal, sha256: str, brought_by: Callable[[str], Awaitable[frozenset[str]]]
     ) -> None:
@@ -232,8 +251,8 @@ def _forbidden(principal: Principal, got: str) -> Forbidden:
 
 TOKEN_HEADER = "Pilotage-Token"
 """The header in the answer to an exchange that has the agent's new token."""
-PIECE_BYTES = 2**20
-"""Files are sent in pieces, so that neither side holds a whole one."""
+VERSION_HEADER, SHA256_HEADER = "Pilotage-Version", "Pilotage-Sha256"
+"""Headers of a file from a store: what the store calls its version, and its checksum, if the store knows it."""
 OUTPUTS_MAX = 100_000
 """The most outputs of one attempt; agents have the same limit."""
 
@@ -354,12 +373,22 @@ class AgentExchange:
         self._bounds.check_introduced(request.user)
         if request.user.site:
             await self._bounds.check_content(request.user, sha256, self._brought_by)
-        content = None
-        if _SHA256.fullmatch(sha256):
-            content = await self._services.do(self._services.journal.content, sha256)
-        if content is None:
+        asked = request.header("range")
+        if not _SHA256.fullmatch(sha256):
             raise UnknownContent("no such content is stored here", subject=sha256[:64])
-        return Reply(body=content, media_type=OCTETS)
+        content = await self._services.do(self._services.journal.content, sha256)
+        if content is not None:
+            known = content
+            if not asked:
+                return Reply(body=known, media_type=OCTETS)
+            return await ranged_reply(
+                lambda offset, size_bytes: known[offset : offset + size_bytes], asked=asked, size_bytes=len(known)
+            )
+        store = self._backend.content
+        size_bytes = await self._services.do(store.size, sha256) if store is not None else None
+        if store is None or size_bytes is None:
+            raise UnknownContent("no such content is stored here", subject=sha256[:64])
+        return await ranged_reply(partial(_read_content, store, sha256), asked=asked, size_bytes=size_bytes)
 
     async def nothing(self, request: ApiRequest) -> Reply[ErrorView]:
         """The answer to every other path."""
@@ -396,26 +425,54 @@ class AgentExchange:
         found = (await self._services.do(tree.look_up, folder, [name])).get(name)
         if found is None or found.size_bytes < 0:
             raise UnknownContent("no such file is there" if found is None else "this is not a file", subject=name[:256])
-        asked = request.header("range")
-        start, end = range_of(asked, size_bytes=found.size_bytes)
-        headers = {"Content-Length": str(end - start), "Accept-Ranges": "bytes"}
-        if asked:
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{found.size_bytes}"
-        size_bytes = min(PIECE_BYTES, end - start)
-        first = await asyncio.to_thread(tree.read, folder, name, offset=start, size_bytes=size_bytes)
-        pieces = self._pieces(folder, name, first, start=start + len(first), end=end if first else start)
-        return Reply(stream=pieces, status=206 if asked else 200, headers=headers, media_type=OCTETS)
+        return await ranged_reply(
+            lambda offset, size_bytes: tree.read(folder, name, offset=offset, size_bytes=size_bytes),
+            asked=request.header("range"),
+            size_bytes=found.size_bytes,
+        )
 
-    async def _pieces(self, folder: str, name: str, first: bytes, *, start: int, end: int) -> AsyncIterator[bytes]:
-        read = self._backend.jobs.tree.read
-        yield first
-        while start < end:
-            size = min(PIECE_BYTES, end - start)
-            piece = await asyncio.to_thread(read, folder, name, offset=start, size_bytes=size)
-            if not piece:
-                return  # the file shrank: the answer stays short of its length, and the agent asks again
-            start += len(piece)
-            yield piece
+    async def transfer(self, request: ApiRequest, key: str) -> Reply[bytes]:
+        """A file of a store that a site agent is to bring to its site, or a piece of it, or where it can be fetched.
+
+        Only an agent of the site that the file is ordered for gets it, and only while it is ordered.
+        """
+        jobs = self._backend.jobs
+        order = jobs.ordered_fetch(key, site=request.user.site or None)
+        if order is None:
+            raise UnknownContent("no file with this key is ordered for your site", subject=key[:128])
+        return await self._from_store(request, order, direct=_parameters(request).get("direct") != "no")
+
+    async def cached(self, request: ApiRequest, name: str) -> Reply[bytes]:
+        """A file that is in the cache of the agent's site, for nodes that do not see the cache."""
+        self._bounds.check_introduced(request.user)
+        order = await self._bounds.cached_file(request.user.site, name)
+        if order is None:
+            raise UnknownContent("no such file is in the cache of your site", subject=name[:128])
+        return await self._from_store(request, order, direct=False)
+
+    async def _from_store(self, request: ApiRequest, order: FetchFile, *, direct: bool) -> Reply[bytes]:
+        asked, transfers = request.header("range"), self._backend.jobs.transfers
+        if transfers is None:
+            raise UnknownContent("this service moves no files", subject=order.key[:128])
+        streamed = StreamedFile(asked, range_of)
+        leave = transfers.send(order, streamed, key=f"{order.key} {secrets.token_hex(4)}", direct=direct)
+        try:
+            found, start, end, presigned = await streamed.head
+        except BaseException:
+            streamed.leave(leave)
+            raise
+        headers = {VERSION_HEADER: _header_text(found.version)} if found.version else {}
+        headers |= {SHA256_HEADER: found.sha256} if found.sha256 else {}
+        if presigned is not None:
+            # Whoever has this URL can read the file: it is in this answer alone.
+            return Reply(status=307, headers={**headers, "Location": presigned.url, "Cache-Control": "no-store"})
+        if end is not None:
+            headers |= {"Content-Length": str(end - start), "Accept-Ranges": "bytes"}
+            headers |= {"Content-Range": f"bytes {start}-{end - 1}/{found.size_bytes}"} if asked else {}
+        content = streamed.content(None if end is None else end - start, leave)
+        return Reply(
+            stream=content, status=206 if asked and end is not None else 200, headers=headers, media_type=OCTETS
+        )
 
     async def stage(self, request: ApiRequest, place: str) -> Reply[None]:
         """Receive a piece of an output."""
@@ -473,27 +530,8 @@ class AgentExchange:
             raise NotAwaited(f"an attempt has at most {OUTPUTS_MAX:,} outputs", subject=f"output {number}")
 
 
-_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
-
-
-def range_of(asked: str, *, size_bytes: int) -> tuple[int, int]:
-    """The first byte requested and the one after the last; without a `Range`, the whole file."""
-    if not asked:
-        return 0, size_bytes
-    found = _RANGE.fullmatch(asked.strip())
-    start, end = 0, size_bytes
-    if found is not None and found[1]:
-        start = int(found[1])
-        end = min(int(found[2]) + 1, size_bytes) if found[2] else size_bytes
-    elif found is not None and found[2]:
-        start = max(0, size_bytes - int(found[2]))
-    else:
-        start = size_bytes
-    if start >= end:
-        raise NotARange(
-            "no such range in the file", expected=f"bytes=FIRST-LAST within {size_bytes} bytes", got=asked[:64]
-        )
-    return start, end
+def _read_content(store: ContentStore, sha256: str, offset: int, size_bytes: int) -> bytes:
+    return store.read(sha256, offset=offset, size_bytes=size_bytes)
 
 
 def _no_attempt(ref: AttemptRef) -> UnknownPackage:
@@ -509,6 +547,11 @@ def _over(job: JobRow, ref: AttemptRef) -> NotAwaited:
 
 def _stopping() -> NotRunning:
     return NotRunning("the service is stopping", next_step="ask again when it is back")
+
+
+def _header_text(version: str) -> str:
+    """The version of a file as a header: stores may call it anything."""
+    return version if version.isascii() and version.isprintable() else version.encode("utf-8", "surrogateescape").hex()
 
 
 def _parameters(request: ApiRequest) -> dict[str, str]:

@@ -15,11 +15,28 @@ import msgspec
 from pilotage.book.rows.rows import JobRow
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
 from pilotage.model.exchange.exchange import AgentMessage
-from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnyFileOperation,
+    AnyOperation,
+    Drop,
+    FetchFile,
+    LineFiles,
+    SiteDeed,
+)
 from pilotage.model.exchange.reports import SiteAgentMessage
-from pilotage.model.jobs.submission import FILE, Origin, RunPlan, Submission, SubmissionAnswer
+from pilotage.model.jobs.submission import (
+    CAPTURED,
+    FILE,
+    ORIGIN,
+    Captured,
+    Origin,
+    RunPlan,
+    Submission,
+    SubmissionAnswer,
+)
 from pilotage.model.states import ClearedBy
-from pilotage.ports import AttemptLogs, JobTree, Journal
+from pilotage.ports import AttemptLogs, ContentStore, JobTree, Journal
 from pilotage.reading.access import Principal
 from pilotage.reading.views import SitesConfiguration
 from pilotage.service.errors import Unpublished
@@ -28,6 +45,7 @@ from pilotage.service.journal.retention import Action
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
     from pilotage.language import Expansion
+    from pilotage.service.transfers.transfers import Transfers
 
 SUBMISSION_BYTES_MAX = 2**30
 CONTENT_BYTES_MAX = 256 * 2**20
@@ -36,7 +54,9 @@ ONCE_KEY_LENGTH_MAX = 128
 
 Result = TypeVar("Result")
 _origin = msgspec.json.Decoder(Origin)
+_captured = msgspec.json.Decoder(dict[str, Captured])
 _lists = msgspec.json.Decoder(dict[str, str])
+_NOWHERE = Origin(folder="")  # of a job that does not run here
 
 
 class JobRunner(Protocol):
@@ -78,6 +98,15 @@ class JobRunner(Protocol):
         """Process a site agent's exchange; the encoded answer. Raises `UnknownSite`."""
         ...
 
+    @property
+    def transfers(self) -> Transfers | None:
+        """The transfers of files; None if it moves none."""
+        ...
+
+    def ordered_fetch(self, key: str, *, site: str | None) -> FetchFile | None:
+        """The file that a site agent is to bring to its site under a key; of any site, if none is named."""
+        ...
+
     def site_message(self, site: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""
         ...
@@ -100,6 +129,10 @@ class JobRunner(Protocol):
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
         """Request an operation on a site; fails with `OperationRefused`."""
+        ...
+
+    def change_files(self, operation: AnyFileOperation) -> Future[Accepted]:
+        """Pin, unpin or purge files in the cache of a site; fails with `OperationRefused`."""
         ...
 
     def ask(self, question: Callable[[Engine], Result]) -> Future[Result]:
@@ -196,19 +229,29 @@ class RequestActivity:
 class JobBackend:
     """The running of jobs, for HTTP handlers."""
 
-    def __init__(self, jobs: JobRunner, *, journal: Journal, plan: Plan, sites: SitesKeeper | None = None) -> None:
-        """Take what runs jobs, what plans them, and what keeps the sites, if anything does.
+    def __init__(
+        self,
+        jobs: JobRunner,
+        *,
+        journal: Journal,
+        plan: Plan,
+        sites: SitesKeeper | None = None,
+        content: ContentStore | None = None,
+    ) -> None:
+        """Take what runs jobs, what plans them, and, if there are any, what keeps the sites and the contents sent.
 
         Nothing runs before `start`.
         """
         self.jobs = jobs
         self.plan = plan
         self.sites = sites
+        self.content = content
         self.activity = RequestActivity()
         self.dismissed = ""  # why agents are told to leave
         self._when_dismissed: list[Callable[[], None]] = []
         self._journal = journal
         self._origin = lru_cache(maxsize=4096)(self._read_origin)
+        self._captured = lru_cache(maxsize=16)(self._read_captured)
         self._once: OrderedDict[tuple[str, str], asyncio.Future[Any]] = OrderedDict()
 
     def start(self) -> None:
@@ -235,16 +278,32 @@ class JobBackend:
 
     def folder_of(self, row: JobRow) -> str | None:
         """The folder of a job's results; None for a job that does not run here."""
-        origin = _lists.decode(row.lists).get("origin")
-        return self._origin(origin) if origin is not None else None
+        return self._origin_of(row).folder or None
+
+    def sent_from(self, row: JobRow) -> str:
+        """The folder on another computer from which the inputs of a job were sent; empty if the service reads them in place."""
+        return self._origin_of(row).sent_from
 
     def brought_by(self, row: JobRow) -> frozenset[str]:
         """The checksums of the files that a job brought along, without its definition and lists."""
-        return frozenset(sha256 for name, sha256 in _lists.decode(row.lists).items() if name.startswith(FILE))
+        lists = _lists.decode(row.lists)
+        brought = frozenset(sha256 for name, sha256 in lists.items() if name.startswith(FILE))
+        captured = lists.get(CAPTURED)
+        return (
+            brought | self._captured(captured) if captured is not None and self._origin_of(row).sent_from else brought
+        )
 
-    def _read_origin(self, sha256: str) -> str | None:
+    def _origin_of(self, row: JobRow) -> Origin:
+        origin = _lists.decode(row.lists).get(ORIGIN)
+        return self._origin(origin) if origin is not None else _NOWHERE
+
+    def _read_origin(self, sha256: str) -> Origin:
         content = self._journal.content(sha256)
-        return _origin.decode(content).folder if content is not None else None
+        return _origin.decode(content) if content is not None else _NOWHERE
+
+    def _read_captured(self, sha256: str) -> frozenset[str]:
+        content = self._journal.content(sha256)
+        return frozenset(each.sha256 for each in _captured.decode(content or b"{}").values())
 
     async def once(self, principal: Principal, key: str | None, do: Callable[[], Awaitable[Result]]) -> Result:
         """Run an operation once per key and return its result; a failed one may be tried again."""

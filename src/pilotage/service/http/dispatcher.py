@@ -165,7 +165,7 @@ class Dispatcher:
         """The decoded parameters of a request; None if the framework has to decode or refuse them."""
         if route.answered_by == "framework" or EVENT_STREAM in header_of(scope, b"accept"):
             return None
-        if route.method != "GET":
+        if route.method not in ("GET", "HEAD"):
             length = length_of(scope)
             if length is None or length > self._body_bytes_max(route):
                 return None

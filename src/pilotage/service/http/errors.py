@@ -12,9 +12,20 @@ from pilotage.book.codec import MalformedBatch
 from pilotage.book.notices.subscriptions import SubscriptionError
 from pilotage.book.query import CursorError, QueryError, QueryTooBroad
 from pilotage.model.errors import DocumentError, PilotageError, Problem
-from pilotage.ports import BadAddress, JournalError, JournalFull, JournalUnavailable, NotOurs, StoreError
+from pilotage.ports import (
+    BadAddress,
+    JournalError,
+    JournalFull,
+    JournalUnavailable,
+    NotOurs,
+    StoreError,
+    StoreFull,
+    UploadConflict,
+    WrongContent,
+)
 from pilotage.ports.record_index import RecordIndexError, UnknownAttribute, UnknownFeed
 from pilotage.ports.records import NoRecords, RecordStoreError, RecordTaken
+from pilotage.ports.store import AccessDenied, CredentialExpired, FileChanged, NotInStore, StoreUnreachable
 from pilotage.provenance.assembly import NotADump
 from pilotage.reading.access import Forbidden, Unauthenticated
 from pilotage.reading.queries import JobPurged, UnknownJob, UnknownPackage
@@ -149,6 +160,14 @@ STATUSES: Mapping[type[Exception], _Status] = {
     NotWell: _Status(503, "not_well"),
     DocumentError: _Status(422, "bad_document"),
     NotOurs: _Status(409, "not_ours"),
+    UploadConflict: _Status(409, "upload_conflict"),
+    WrongContent: _Status(409, "wrong_content"),
+    StoreFull: _Status(507, "full"),
+    NotInStore: _Status(404, "not_in_store"),
+    AccessDenied: _Status(424, "access_denied"),
+    CredentialExpired: _Status(424, "credential_expired"),
+    FileChanged: _Status(409, "file_changed"),
+    StoreUnreachable: _Status(503, "store_unreachable"),
     StoreError: _Status(409, "store"),
     OperationRefused: _Status(409, "refused"),  # or the code of the engine
     WriterBusy: _Status(503, "busy"),

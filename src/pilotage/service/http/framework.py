@@ -212,6 +212,40 @@ def _content() -> RequestBody:
     return RequestBody(content={"application/octet-stream": OpenAPIMediaType(schema=schema)}, required=True)
 
 
+def _checksums() -> RequestBody:
+    texts = Schema(type=OpenAPIType.STRING, pattern="^[0-9a-f]{64}$")
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=["sha256"],
+        properties={"sha256": Schema(type=OpenAPIType.ARRAY, items=texts)},
+    )
+    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
+
+
+def _folder_mark() -> RequestBody:
+    names = ("folder", "mark", "text")
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        required=list(names),
+        properties={name: Schema(type=OpenAPIType.STRING) for name in names},
+    )
+    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
+
+
+def _cached_files() -> RequestBody:
+    text, flag = Schema(type=OpenAPIType.STRING), Schema(type=OpenAPIType.BOOLEAN)
+    schema = Schema(
+        type=OpenAPIType.OBJECT,
+        properties={
+            "patterns": Schema(type=OpenAPIType.ARRAY, items=text),
+            "site": text,
+            "software": flag,
+            "dry_run": flag,
+        },
+    )
+    return RequestBody(content={"application/json": OpenAPIMediaType(schema=schema)}, required=True)
+
+
 def _record() -> RequestBody:
     schema = Schema(
         type=OpenAPIType.OBJECT,
@@ -263,6 +297,9 @@ BODIES = {
     "submission": _with_body(_submission),
     "clean": _with_body(_clean),
     "content": _with_body(_content),
+    "checksums": _with_body(_checksums),
+    "folder mark": _with_body(_folder_mark),
+    "cached files": _with_body(_cached_files),
     "record": _with_body(_record),
     "operation": _with_body(_one_operation),
     "operation on many": _with_body(_operation_on_many),
@@ -422,7 +459,7 @@ class _FrameworkAsk(ApiRequest):
 def _reply(reply: Reply[Any]) -> Any:
     headers = dict(reply.headers)
     if reply.stream is not None:
-        return Stream(reply.stream, media_type=reply.media_type, headers=headers)
+        return Stream(reply.stream, status_code=reply.status, media_type=reply.media_type, headers=headers)
     media_type = reply.media_type if reply.body is not None else None
     return Response(reply.body, status_code=reply.status, headers=headers, media_type=media_type)
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pilotage.service.http.routes.agents import AGENT_ROUTES
+from pilotage.service.http.routes.content import CONTENT_ROUTES
 from pilotage.service.http.routes.events import EVENT_ROUTES
+from pilotage.service.http.routes.files import FILE_ROUTES
 from pilotage.service.http.routes.jobs import JOB_ROUTES, PROGRESS_ROUTES, explain
 from pilotage.service.http.routes.operations import OPERATION_ROUTES, RUNNING_ROUTES
 from pilotage.service.http.routes.outputs import OUTPUT_ROUTES
@@ -19,6 +21,7 @@ from pilotage.service.http.routes.records import RECORD_ROUTES
 from pilotage.service.http.routes.sites import SITE_ROUTES
 from pilotage.service.http.routes.subscriptions import SUBSCRIPTION_ROUTES
 from pilotage.service.http.routes.system import SURROUNDING_ROUTES
+from pilotage.service.http.routes.transfers import TRANSFER_ROUTES
 from pilotage.service.http.routing import Route
 
 API_ROUTES: tuple[Route, ...] = (
@@ -29,10 +32,13 @@ API_ROUTES: tuple[Route, ...] = (
     *PROGRESS_ROUTES,
     explain,
     *OUTPUT_ROUTES,
+    *CONTENT_ROUTES,
     *FEED_ROUTES,
     *RECORD_ROUTES,
     *SUBSCRIPTION_ROUTES,
     *SITE_ROUTES,
+    *TRANSFER_ROUTES,
+    *FILE_ROUTES,
     *SURROUNDING_ROUTES,
 )
 """The routes for users, which the OpenAPI document lists."""

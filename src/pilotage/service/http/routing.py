@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Body = TypeVar("Body")
 Handler = Callable[..., Awaitable[Any]]
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "*"]
+Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "*"]
 AnsweredBy = Literal["agents", "dispatcher", "framework"]
 
 JSON = "application/json"

@@ -28,6 +28,7 @@ from pilotage.reading.queries import BookReader
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.errors import BookOnly
 from pilotage.service.jobs.package_names import PackageNames, Targets
+from pilotage.service.journal.content_retention import remove_unused_content
 from pilotage.service.journal.recording import OpenRecords, RecordKeeping
 from pilotage.service.journal.retention import Action, Housekeeping
 from pilotage.service.journal.writer import Afterwards, BatchCommitter, Writer
@@ -293,6 +294,7 @@ class Services:
             stream=f"housekeeping-{secrets.token_hex(6)}",
             done=self._on_retention,
             records=self.records,
+            besides=self._remove_unused_content,
         )
         self.package_names = PackageNames(journal, self._expansion_of)
         self.targets = Targets(journal, self.package_names)
@@ -357,6 +359,17 @@ class Services:
         """A finished job was cleared, sealed or purged: the runner may release it."""
         if self.backend is not None and action.deed != "record":
             self.backend.jobs.note_retained(action)
+
+    def _remove_unused_content(self) -> None:
+        """Remove files that were sent here and that no job uses."""
+        if self.backend is not None and self.backend.content is not None:
+            remove_unused_content(
+                self.backend.content,
+                self.journal,
+                self.backend.folder_of,
+                now=self.clock.now(),
+                content_days=self.settings.service.content_days,
+            )
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:
         """Run a query on the book in a reader thread; the answer waits until granted files are published."""

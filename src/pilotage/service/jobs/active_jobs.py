@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from pilotage.language import Expansion
+from pilotage.language.file_plan import brought_files
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.events import parse_dotted
+from pilotage.model.events.payloads import InputInPlace
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, Work, WorkInput, WorkScript
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import Origin
@@ -20,8 +23,11 @@ from pilotage.ports import InTheWay, JobTree, Journal, MadeWork, Mark, ResultsIn
 from pilotage.service.jobs.late_stages import Expanded
 from pilotage.service.jobs.resubmission import were_concurrent
 from pilotage.service.jobs.submission import recall
+from pilotage.service.transfers.storing import OutputCopy
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import changed_outputs, fields_of, is_complete, key_of, made_before, may_be_there
+from pilotage.service.works.site_files import NO_SITE, SiteFiles
+from pilotage.service.works.stored_copies import earlier_copies, owed_copies
 from pilotage.service.works.work_orders import compose, compose_every_way, ways_count
 
 log = logging.getLogger(__name__)
@@ -80,8 +86,13 @@ class ActiveJob:
         asked = self._asked.get(ref)
         return asked[0] if asked is not None else self.number(ref.package)
 
-    def work(self, assignment: Assignment, manifests: Manifests, *, site: Site | None = None) -> Work:
-        """The work order of an attempt at a site; its key, the same for every site, is remembered until it ends."""
+    def work(
+        self, assignment: Assignment, manifests: Manifests, *, site: Site | None = None, files: SiteFiles = NO_SITE
+    ) -> Work:
+        """The work order of an attempt at a site; its key, the same for every site, is remembered until it ends.
+
+        `files` has the files that were brought to the site.
+        """
         number = self.number(assignment.ref.package)
         if number is None:
             raise PilotageError("the job has no such package", subject=str(assignment.ref))
@@ -110,12 +121,14 @@ class ActiveJob:
             granted=producers,
             manifest_of=manifest_of,
             site=site,
+            files=files,
         )
         asked = [work]
         if self._is_started_by_site() and ways_count(self.expansion, number) > 1:
             asked = compose_every_way(
-                self.expansion, number, assignment, self.origin, granted=producers, manifest_of=manifest_of
-            )
+                self.expansion, number, assignment, self.origin, granted=producers, manifest_of=manifest_of,
+                site=site, files=files,
+            )  # fmt: skip
         if work.pre or work.post:
             asked = [self._with_scripts_of_now(each) for each in asked]
         fields = fields_of(*asked)
@@ -161,6 +174,27 @@ class ActiveJob:
         """The files that an attempt reads, as far as known."""
         asked = self._asked.get(ref)
         return tuple(each.name for each in asked[2]) if asked is not None else ()
+
+    def brought(self, ref: AttemptRef) -> list[InputInPlace]:
+        """The inputs of an attempt that came from the cache of its site; mostly none."""
+        if self.plan.files is None:
+            return []
+        asked = self._asked.get(ref)
+        cached = [each for each in asked[2] if each.cached] if asked is not None else ()
+        if asked is None or not cached:
+            return []
+        locators = {each.name: each.locator for each in brought_files(self.expansion, asked[0])}
+        return [
+            InputInPlace(
+                name=each.name, size_bytes=each.size_bytes, sha256=each.sha256, locator=locators.get(each.name, "")
+            )
+            for each in cached
+        ]
+
+    def brings_files(self, ref: AttemptRef) -> bool:
+        """Whether an attempt reads files that were brought to its site."""
+        asked = self._asked.get(ref)
+        return asked is not None and any(each.cached for each in asked[2])
 
     def placed(self, ref: AttemptRef) -> dict[str, StoredFile]:
         """The inputs of an attempt without a known checksum, as they were when it was assigned."""
@@ -255,22 +289,68 @@ class ActiveJobs:
         with self._guard:
             return self._jobs.get(job) or self._recall(job)
 
+    def owed_copies(self, ref: AttemptRef, archives: Sequence[str]) -> list[OutputCopy]:
+        """The copies of its outputs that an attempt owes to stores; `archives` are the URLs of the archive stores.
+
+        Raises `PilotageError`. For threads of their own: it reads the book.
+        """
+        at_work, manifest = self.get(ref.job), Manifests(self._journal).of(ref)
+        number = at_work.number(ref.package) if at_work is not None else None
+        if at_work is None or number is None or manifest is None:
+            raise PilotageError("nothing is known of its outputs", subject=f"{ref.job} {ref.package}")
+        folder = at_work.folder
+
+        def source(position: int) -> str:
+            staged = self._tree.staged_file(folder, ref, position)
+            # Outputs of an earlier run that were adopted, or that are published already, are in place.
+            return staged if Path(staged).exists() else str(Path(folder, manifest[position].name))
+
+        return owed_copies(
+            ref,
+            expansion=at_work.expansion,
+            number=number,
+            manifest=manifest,
+            source=source,
+            archives=archives,
+            earlier=earlier_copies(self._journal, ref),
+        )
+
     def expansion_of(self, job: str) -> Expansion | None:
         """The expansion of an active job; does not load any."""
         found = self._jobs.get(job)
         return found.expansion if found is not None else None
 
+    def work_orders(
+        self, assignments: Iterable[Assignment], manifests: Manifests, *, site: Site | None, files: SiteFiles
+    ) -> list[Work]:
+        """The work orders of attempts at a site; one that cannot be written says why."""
+        return [self._work_order(each, manifests, site, files) for each in assignments]
+
+    def _work_order(self, assignment: Assignment, manifests: Manifests, site: Site | None, files: SiteFiles) -> Work:
+        at_work = self.get(assignment.ref.job)
+        if at_work is None:
+            return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is missing")
+        try:
+            return at_work.work(assignment, manifests, site=site, files=files)
+        except PilotageError as fault:
+            refused = str(fault)
+        except Exception as fault:
+            log.exception("the work order of %s cannot be written", assignment.ref)
+            refused = f"{type(fault).__name__}: {fault}"
+        return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
+
     def reused(self, work: list[Work], assignments: Sequence[Assignment]) -> list[Work]:
         """The work orders, replaced by earlier results where the inputs are the same.
 
-        Packages without producers in their job were looked up when the job was submitted.
+        Packages without producers in their job were looked up when the job was submitted, unless files are brought to their
+        site, whose contents may not have been known then.
         """
         keys = {
             earlier: number
             for number, assignment in enumerate(assignments)
-            if assignment.inputs
-            and assignment.ref.attempt == 1
+            if assignment.ref.attempt == 1
             and (at_work := self.get(assignment.ref.job)) is not None
+            and (assignment.inputs or at_work.brings_files(assignment.ref))
             and (earlier := at_work.earlier_key(assignment.ref)) is not None
         }
         for folder in {folder for folder, _ in keys}:

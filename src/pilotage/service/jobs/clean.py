@@ -21,7 +21,7 @@ from pilotage.language import Expansion
 from pilotage.language.expansion.blocks import Block, BlockColumns, bind
 from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.producers import PatternIndex, general_pattern, late_outputs
-from pilotage.language.folder import EarlierOutputs
+from pilotage.language.folder import CachedFile, EarlierOutputs
 from pilotage.language.named_files import differing_of, output_column
 from pilotage.language.parsing.iterations import sources
 from pilotage.language.text.names import tidy_name, tidy_names
@@ -374,6 +374,10 @@ class _Search:
         made = (each.file.name for each in self._index.made_files(origin.folder) if each.job == row.job)
         names = (name_in(self._folder, folder=origin.folder, name=name) for name in made)
         return EarlierOutputs(row.job, sorted({name for name in names if name and matches(pattern, name)}))
+
+    def cached_files(self, site: str) -> list[CachedFile] | None:
+        """Empty: files in the caches of sites are no files of the folder."""
+        return []
 
     def _examined(
         self, there: StoredFile, contents: Mapping[str, MadeFile], users: Collection[_User]

@@ -22,13 +22,14 @@ from pilotage.book.rows.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.exchange import AgentMessage, AttemptRef, Exchange, ExchangeReply, LogText
-from pilotage.model.exchange.operations import Accepted, AnyOperation, Effect, Refused
+from pilotage.model.exchange.operations import Accepted, AnyFileOperation, AnyOperation, Effect, Refused
+from pilotage.model.exchange.reports import FileGone
 from pilotage.ports import Clock, JournalUnavailable
 from pilotage.service.core import Core
 from pilotage.service.errors import NotRunning, OperationRefused, Superseded, answer, fail, for_many
 from pilotage.service.jobs.agent_access import own_logs
 from pilotage.service.journal.writer import Batch, Writer, WriterBusy
-from pilotage.service.messages import Answer, Input, OperationRequest, Outbox, Submit
+from pilotage.service.messages import Answer, Input, OperationRequest, Outbox, SiteOperationRequest, Submit
 from pilotage.service.process import ThreadYielding
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,8 @@ class Driver:
             is_old = before is not None and before[0] > exchange.sequence  # late, or repeated by another process
             if not is_old:
                 self._agents[exchange.pilot] = (exchange.sequence, future)
+            if says.damaged:  # before the end of the attempt that found them: the next one waits for another copy
+                self._inbox += [FileGone(site=exchange.site, key=name) for name in says.damaged]
             self._put(exchange)
             if says.logs and not (is_old and exchange.pilot in self._logs):
                 self._logs[exchange.pilot] = says
@@ -167,6 +170,10 @@ class Driver:
     def operate(self, operation: AnyOperation, *, before: Sequence[Input] = ()) -> Future[Accepted]:
         """Request an operation; fails with `OperationRefused`. Input in `before` is processed in the same step."""
         return self._ask_core(lambda token: OperationRequest(token=token, operation=operation), before=before)
+
+    def change_files(self, operation: AnyFileOperation) -> Future[Accepted]:
+        """Pin, unpin or purge files in the cache of a site; fails with `OperationRefused`."""
+        return self._ask_core(lambda token: SiteOperationRequest(token=token, operation=operation))
 
     def submit(self, make: Callable[[int], Submit]) -> Future[Accepted]:
         """Submit a job; fails with `OperationRefused`. The token goes into the message."""

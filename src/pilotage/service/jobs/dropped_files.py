@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ from pilotage.service.jobs.clean import FileUses, files_there, identity, name_in
 from pilotage.service.jobs.resubmission import unfinished_jobs
 from pilotage.service.journal.writer import Batch, Writer
 from pilotage.service.works.manifests import Manifests
+from pilotage.service.works.stored_copies import deletable_outputs
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ NAMES_MAX = 1000
 _EVENT_BYTES = 64 * 1024  # of the names in one event, or one name more
 _EVENTS_AT_ONCE = 1000
 _OF_REMOVALS = parse("type = RemovalOrdered or type = FilesRemoved")
+_OF_DISPOSALS = parse("type = OutputsDisposed or type = FilesRemoved")
 _encode = msgspec.json.Encoder().encode
 _ordered = msgspec.json.Decoder(RemovalOrdered).decode
 _removed = msgspec.json.Decoder(FilesRemoved).decode
@@ -149,6 +151,46 @@ class Removals:
             total = _sum(total, dealt)
         return total
 
+    def dispose(self, orders: Sequence[RemovalOrder]) -> None:
+        """Remove deletable outputs of granted attempts that no package needs any more; they still count as made."""
+        manifests, others = Manifests(self._journal), dict[str, list[_Other]]()
+        events: list[Checked] = []
+        for order in orders:
+            at_work, manifest = self._jobs.get(order.ref.job), manifests.of(order.ref)
+            number = at_work.number(order.ref.package) if at_work is not None else None
+            if at_work is None or number is None or not manifest:
+                continue
+            if order.ref.job not in others:
+                others[order.ref.job] = list(self._others(order.ref.job))
+            files = deletable_outputs(at_work.expansion, number, manifest)
+            self._index.note_disposed(at_work.folder, files)  # first: a file that is gone without that is missed
+            dealt = self._remove(at_work.folder, order.ref, files, others[order.ref.job])
+            events += self._events(order, dealt)
+            if len(events) >= _EVENTS_AT_ONCE:
+                self._writer.submit(Batch(events, own=True)).result()
+                events = []
+        if events:
+            self._writer.submit(Batch(events, own=True)).result()
+
+    def unfinished_disposals(self, jobs: Iterable[str]) -> list[RemovalOrder]:
+        """The disposals of some jobs that the book has no outcome of."""
+        found: dict[AttemptRef, RemovalOrder] = {}
+        for job in jobs:
+            row = self._journal.job(job)
+            after, more = 0, row is not None
+            while more and row is not None:
+                page = self._journal.find_events(_OF_DISPOSALS, after=after, limit=_EVENTS_AT_ONCE, job=row)
+                for event in (each.row for each in page.items):
+                    after = event.position
+                    ref = AttemptRef(job, f"{event.stage}.{event.line}.{event.number}", event.attempt)
+                    if event.type == "OutputsDisposed":
+                        found[ref] = RemovalOrder(ref, event.epoch, "")
+                    elif not _removed(event.data).more:
+                        found.pop(ref, None)
+                more = page.more
+                after = page.scanned_to if page.scanned_to is not None else after
+        return list(found.values())
+
     def count(self, job: str, standing: Sequence[GrantedOutputs]) -> LineFiles:
         """The published files of granted attempts that exist, and stay."""
         at_work, manifests, names = self._jobs.get(job), Manifests(self._journal), set[str]()
@@ -237,8 +279,9 @@ class Removals:
     # --- the book ---
 
     def _note(self, ordered: RemovalOrder, dealt: _RemovalOutcome) -> None:
-        row = self._journal.job(ordered.ref.job)
-        assert row is not None
+        self._writer.submit(Batch(self._events(ordered, dealt), own=True)).result()
+
+    def _events(self, ordered: RemovalOrder, dealt: _RemovalOutcome) -> list[Checked]:
         stream = f"files-{secrets.token_hex(6)}"  # a stream of its own
         events = []
         for n, data in enumerate(_in_events(ordered.by, dealt), 1):
@@ -250,9 +293,42 @@ class Removals:
             checked = self._codec.check(event)
             assert isinstance(checked, Checked)
             events.append(checked)
-        self._writer.submit(Batch(events, own=True)).result()
         text = "%s: %d files were removed, %d were gone, %d are kept"
         log.info(text, ordered.ref, len(dealt.removed), len(dealt.gone), len(dealt.kept))
+        return events
+
+
+class Disposals:
+    """Removes deletable outputs in a thread of its own, soon after the engine decided it."""
+
+    def __init__(self, removals: Removals) -> None:
+        """Start nothing."""
+        self._removals = removals
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disposals")
+
+    def want(self, orders: Sequence[RemovalOrder]) -> None:
+        """Remove the deletable outputs of some attempts."""
+        self._thread.submit(self._attempt, lambda: orders)
+
+    def resume(self, engine: Engine) -> None:
+        """Finish what an earlier service had decided; only within a query."""
+        jobs = [
+            job.id
+            for job in engine.state.jobs.by_id.values()
+            if any(template.disposes_outputs for template in job.plan.templates)
+        ]
+        if jobs:
+            self._thread.submit(self._attempt, lambda: self._removals.unfinished_disposals(jobs))
+
+    def _attempt(self, orders: Callable[[], Sequence[RemovalOrder]]) -> None:
+        try:
+            self._removals.dispose(orders())
+        except Exception:
+            log.exception("deletable outputs could not be removed: the next start tries again")
+
+    def stop(self) -> None:
+        """End after the present one; the others are removed after the next start."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
 
 
 class _Other(NamedTuple):

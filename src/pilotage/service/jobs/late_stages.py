@@ -154,7 +154,10 @@ class Expander:
         )
         granted = self._ask(lambda engine: _granted(engine, job, before)).result()
         found = self._growing.adopt(job, grown, granted=self._made(job, grown, granted), numbers=numbers)
-        return [AdoptedPackage(package=each.number, manifest=each.manifest, message=each.message) for each in found]
+        return [
+            AdoptedPackage(package=each.number, manifest=each.manifest, message=each.message, disposed=each.disposed)
+            for each in found
+        ]
 
     def _fail(self, effect: ExpandStage, message: str) -> None:
         self._tell(ExpansionFailed(job=effect.job, stage=effect.stage, revision=effect.revision, message=message))

@@ -15,6 +15,7 @@ from pilotage.language import Expansion, Report, plan_of
 from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_software
+from pilotage.language.file_checks import files_summary
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.operations import Refused
@@ -33,12 +34,15 @@ from pilotage.model.jobs.submission import (
 from pilotage.ports import JobTree, ResultsIndex
 from pilotage.reading.package_times import ExpectedTimes, planned_times
 from pilotage.service.errors import OperationRefused
+from pilotage.service.jobs.refusals import KnownStores
 from pilotage.service.jobs.submission import check_submission
 from pilotage.service.works.estimates import BASES, Estimates, PackageEstimator
-from pilotage.service.works.reuse import NEVER, ReuseSearch, final_packages
+from pilotage.service.works.reuse import NEVER, EarlierResult, ReuseSearch, final_packages, needed_again
+from pilotage.service.works.site_files import Contents, SiteFiles, contents_of
 
 FRESH = "everything runs again"
 LAST = "runs last, after what runs again"
+REMADE = "deleted on purpose, and needed again"
 
 
 Admission = Callable[[JobPlan], "Refused | tuple[str, ...]"]
@@ -53,17 +57,20 @@ def plan(
     admission: Admission,
     now: float,
     executors: Collection[str] = (),
+    stores: KnownStores | None = None,
     slots: int = 1,
+    contents: Contents | None = None,
 ) -> RunPlan:
     """The plan of a submission; stores and changes nothing. Raises as submitting it would.
 
-    `executors` are the names and kinds of the existing sites. If nothing would run, there is no job to refuse. Expected times
+    `contents` knows what files are that packages bring to sites. `executors` are the names and kinds of the existing sites. If nothing would run, there is no job to refuse. Expected times
     are those of a submission `now`.
     """
-    checked = check_submission(submission, tree=tree, executors=executors)
+    checked = check_submission(submission, tree=tree, executors=executors, stores=stores)
     expansion, job = checked.expansion, checked.plan
     while True:
-        found = _examine(expansion, checked.origin, tree=tree, index=index, fresh=submission.fresh)
+        files = contents_of(job, contents)
+        found = _examine(expansion, checked.origin, tree=tree, index=index, fresh=submission.fresh, files=files)
         grown = _grown(expansion, found)
         if grown is None:
             break
@@ -73,8 +80,12 @@ def plan(
         f"no site and no kind of site is named {each!r}: packages that ask for it may run anywhere"
         for each in checked.origin.unknown_executors
     ]
+    if found.disposed:
+        which = "1 package is" if found.disposed == 1 else f"{found.disposed:,} packages are"
+        notes.append(f"{which} not run again: outputs that are missing were deleted on purpose")
     if would_run.any() or expansion.late:
         notes += _admitted(admission(job))
+        notes += filter(None, [files_summary(expansion, job.files, running=would_run)])
     estimator = PackageEstimator(expansion, job, checked.origin, tree=tree, index=index, made=found.manifests)
     estimates = estimator.estimate(would_run)
     unknown = would_run & np.isnan(estimates.seconds)
@@ -146,6 +157,7 @@ class _Examined(NamedTuple):
     reasons: Counter[str]
     made: dict[int, list[str]]  # by package, the names of its files
     manifests: Mapping[int, tuple[OutputFile, ...]]  # of existing results
+    disposed: int = 0  # how many of them count as made though files of theirs were removed on purpose
 
 
 def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
@@ -158,7 +170,9 @@ def _grown(expansion: Expansion, found: _Examined) -> Expansion | None:
     return None
 
 
-def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: ResultsIndex, fresh: bool) -> _Examined:
+def _examine(
+    expansion: Expansion, origin: Origin, *, tree: JobTree, index: ResultsIndex, fresh: bool, files: SiteFiles
+) -> _Examined:
     would_run = np.ones(expansion.count, np.bool_)
     would_run[sorted(expansion.left_out)] = False
     made: dict[int, list[str]] = {}
@@ -172,10 +186,13 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
         reasons[why] = int(would_run.sum())
         numbers = np.flatnonzero(would_run)[:PLANNED_MAX].tolist()
         return _Examined(would_run, [_planned(expansion, number, why) for number in numbers], +reasons, made, {})
-    earlier = ReuseSearch(expansion, origin, tree=tree, index=index, explain=True)
+    earlier = ReuseSearch(expansion, origin, tree=tree, index=index, files=files, explain=True)
+    disposed: list[EarlierResult] = []
     for verdict in earlier.verdicts():
         if verdict.adopted is not None:
             would_run[verdict.number] = False
+            if verdict.adopted.disposed:
+                disposed.append(verdict.adopted)
             if expansion.late:
                 made[verdict.number] = [file.name for file in verdict.adopted.manifest]
             continue
@@ -183,14 +200,16 @@ def _examine(expansion: Expansion, origin: Origin, *, tree: JobTree, index: Resu
         if len(found) < PLANNED_MAX:
             found[verdict.number] = verdict.changed
     there = set(np.flatnonzero(~would_run).tolist()) - expansion.left_out
-    for number in sorted(final_packages(expansion, there)):
+    remade = needed_again(expansion, disposed, there) if disposed else set[int]()
+    again = {**dict.fromkeys(sorted(remade), REMADE), **dict.fromkeys(sorted(final_packages(expansion, there)), LAST)}
+    for number, why in again.items():
         if not would_run[number]:
             would_run[number] = True
             made.pop(number, None)
-            reasons[LAST] += 1
-            found[number] = LAST
+            reasons[why] += 1
+            found[number] = why
     listed = [_planned(expansion, number, why) for number, why in sorted(found.items())]
-    return _Examined(would_run, listed, reasons, made, earlier.manifests)
+    return _Examined(would_run, listed, reasons, made, earlier.manifests, len(disposed) - len(remade))
 
 
 def _timed(
@@ -249,7 +268,16 @@ def _planned(expansion: Expansion, number: int, why: str) -> PlannedPackage:
 
 def _kind(why: str) -> str:
     """The kind of a change, without file names: `input`, `missing output`, `software`."""
-    for kind in ("missing output", "changed output", "missing input", "waits for", "input", "software", "environment"):
+    for kind in (
+        "input to bring",
+        "missing output",
+        "changed output",
+        "missing input",
+        "waits for",
+        "input",
+        "software",
+        "environment",
+    ):
         if why.startswith(f"{kind} "):
             return kind
     return why

@@ -18,13 +18,14 @@ import msgspec
 from pilotage.book.codec import Checked
 from pilotage.engine.engine import Engine
 from pilotage.engine.state.jobs import JobState, template_of
-from pilotage.model.events import payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.exchange.operations import HoldResults
 from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.ports import InTheWay, JobTree, MadeWork, MeasuredRun, ResultsIndex, RunKind, StoreError
 from pilotage.service.errors import Unpublished
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
+from pilotage.service.jobs.dropped_files import RemovalOrder
 from pilotage.service.process import ThreadYielding
 from pilotage.service.works.consumed import InputsInPlace
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -83,6 +84,13 @@ class Publisher:
         except StoreError as fault:
             log.warning("%s: %s", ref, fault)  # they only take space: the next start tries again
 
+    def discard_failed(self, folder: str, ref: AttemptRef) -> None:
+        """Remove what an attempt staged before it failed; it has no manifest."""
+        try:
+            self._tree.discard(folder, ref, 0)
+        except StoreError as fault:
+            log.warning("%s: %s", ref, fault)
+
     def forget(self, folder: str, job: str, package: str) -> None:
         """The result of a package no longer counts: its waiting files are never published."""
         waiting = self._waiting.get(job, {})
@@ -139,11 +147,12 @@ class CommitHandler:
         inputs: InputsInPlace | None = None,
         on_its_way: Callable[[str], bool] = lambda _: False,
         yielding: ThreadYielding | None = None,
+        dispose: Callable[[Sequence[RemovalOrder]], None] = lambda _: None,
     ) -> None:
         """Take the jobs, their files, and how to hold a job whose files cannot be published.
 
         `inputs` is told of files that attempts read in place; `on_its_way` says whether the engine has decided events of a
-        job that are not durable yet.
+        job that are not durable yet; `dispose` removes deletable outputs of attempts.
         """
         self._jobs = jobs
         self._manifests = manifests
@@ -158,6 +167,8 @@ class CommitHandler:
         self._timed: dict[str, int] = {}  # by job: how many succeeded
         self._on_its_way = on_its_way
         self._yielding = yielding or ThreadYielding()
+        self._dispose = dispose
+        self._disposed: list[RemovalOrder] = []  # of the present step
         self._lingering: dict[str, None] = {}  # jobs that are over in the engine, with events still to come
 
     def stop(self) -> None:
@@ -207,6 +218,9 @@ class CommitHandler:
                 touched[one.event.job] = None
         self._claim(taken_over)
         self._grant(engine, granted, known=adopted)
+        if self._disposed:
+            disposed, self._disposed = self._disposed, []
+            self._dispose(disposed)
         for job in touched:
             state, at_work = engine.state.jobs.by_id.get(job), self._jobs.get(job)
             if at_work is not None:
@@ -303,10 +317,13 @@ class CommitHandler:
         at_work = self._jobs.get(ref.job)
         if at_work is None:
             return
+        if self._inputs is not None and (brought := at_work.brought(ref)):
+            self._inputs.know(ref.job, brought)
         if data.manifest is None or data.exit_code != ExitCodeGasw.SUCCESS:
             if self._inputs is not None:
                 self._inputs.read(ref.job, at_work.folder, at_work.placed(ref))
             at_work.forget(ref)
+            self._publisher.discard_failed(at_work.folder, ref)  # before another attempt is bound
             return
         number = self._note_made(engine, at_work, ref, data.manifest)
         if number is not None:
@@ -402,6 +419,9 @@ class CommitHandler:
             if state is not None and is_over(state):
                 self._let_go(job)
 
+    def _on_disposed(self, engine: Engine, one: Checked) -> None:
+        self._disposed.append(RemovalOrder(_ref(one), one.event.epoch, ""))
+
     _HANDLERS: ClassVar[dict[type, Callable[[CommitHandler, Engine, Checked], None]]] = {
         payloads.AttemptFinished: _on_finished,
         payloads.OutputsStaged: _on_staged,
@@ -410,6 +430,7 @@ class CommitHandler:
         payloads.CancelAccepted: _on_given_up,
         payloads.Released: _on_released,
         payloads.Restarted: _on_restarted,
+        file_payloads.OutputsDisposed: _on_disposed,
     }
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +14,19 @@ from numpy.typing import NDArray
 from pilotage.language import Expansion
 from pilotage.language.expansion.software import described_settings
 from pilotage.language.named_files import wanted_column
-from pilotage.model.errors import Problem
+from pilotage.language.stored_outputs import archives_beside
+from pilotage.language.text.locators import SCHEMES, scheme_of, shown_locator
+from pilotage.language.text.templates import parse_template
+from pilotage.model.errors import Problem, did_you_mean
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
 
-_KEPT = "every file is kept so far: leave it out, and remove unneeded files yourself"
-_STORES = "all files are in the folder of the document so far"
 
-
-def refusals(definition: Definition, *, file: str) -> list[Problem]:
-    """The fields of a definition that are not supported yet, each with its place in words."""
+def refusals(definition: Definition, *, file: str, stores: KnownStores | None = None) -> list[Problem]:
+    """The fields of a definition that are not supported yet, or need stores that are not there, with their places in words."""
+    known = stores or KnownStores()
     found = []
     for number, stage in enumerate(definition.stages, start=1):
         where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
@@ -37,6 +39,12 @@ def refusals(definition: Definition, *, file: str) -> list[Problem]:
                 for field, why in (*_of_package(package), *_of_settings(definition, package)):
                     message = f"{where}: {field} is not supported yet"
                     found.append(Problem(file=file, code="not-supported", message=message, hint=why))
+                for message, why in _of_stores(package, known):
+                    found.append(Problem(file=file, code="no-store", message=f"{where}: {message}", hint=why))
+    for software in definition.software:
+        for archive in software.archives:
+            for message, why in _of_scheme(archive.locator, f"software {software.id!r}", known):
+                found.append(Problem(file=file, code="no-store", message=message, hint=why))
     return list(dict.fromkeys(found))
 
 
@@ -120,32 +128,73 @@ def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:
     for given in binary.inputs:
         yield from _of_input(given)
     for output in binary.outputs:
-        yield from _of_output(output)
+        if "retain-temporarily" in output.dispositions:
+            yield (
+                f"disposition `retain-temporarily` of the output {output.name or output.expression!r}",
+                "leave it out: outputs are kept in the job's tree",
+            )
 
 
 def _of_input(given: InputFile) -> Iterator[tuple[str, str]]:
-    yield from _of_disposition(given.disposition, f"input {given.name!r}")
-    if given.acquisition == "prefetch":
-        yield f"acquisition: prefetch of the input {given.name!r}", _STORES
-    elif given.locator and given.acquisition != "self":
-        yield f"locator: {given.locator} of the input {given.name!r}", f"{_STORES}, or fetched by the binary: `self`"
+    if given.acquisition == "prefetch" and not given.locator:
+        yield (
+            f"acquisition: prefetch of the input {given.name!r} without a locator",
+            "files of the folder come with the package: leave it out, or say where the file is",
+        )
+    if given.acquisition == "none" and given.locator:
+        yield (
+            f"acquisition: none of the input {given.name!r} with a locator",
+            "leave acquisition out: the file is brought to the site",
+        )
+    if given.disposition in ("retain-temporarily", "deletable", "release") and not (given.locator and given.brought):
+        yield (
+            f"disposition `{given.disposition}` of the input {given.name!r}, which is not brought to a site,",
+            "let the output of the package that makes it be `deletable`, or leave it out",
+        )
 
 
-def _of_disposition(disposition: str, what: str) -> Iterator[tuple[str, str]]:
-    if disposition in ("retain-temporarily", "deletable"):
-        yield f"disposition `{disposition}` of the {what}", _KEPT
+# Stores: whether they exist is known here, and not to the language.
 
 
-def _of_output(output: OutputFile) -> Iterator[tuple[str, str]]:
-    name = output.name or output.expression
-    if output.locator:
-        yield f"locator: {output.locator} of the output {name!r}", _STORES
-    if output.replicas > 1:
-        yield f"replicas: {output.replicas} of the output {name!r}", _STORES
-    for disposition in output.dispositions:
-        if disposition == "store":
-            yield f"disposition `store` of the output {name!r}", _STORES
-        yield from _of_disposition(disposition, f"output {name!r}")
+class KnownStores(NamedTuple):
+    """The stores that a service has: the URLs of those that outputs are archived to, and the schemes of installed ones."""
+
+    archives: Sequence[str] | None = None  # None: not known here
+    installed: Callable[[], Collection[str]] = tuple  # asked for only if a scheme is not built in, since it takes time
+
+
+def _of_stores(package: Package, stores: KnownStores) -> Iterator[tuple[str, str]]:
+    for binary in package.binaries:
+        for given in binary.inputs:
+            if given.locator and given.brought:
+                yield from _of_scheme(given.locator, f"input {given.name!r}", stores)
+        for output in binary.outputs:
+            what = f"output {output.name or output.expression!r}"
+            if output.locator:
+                yield from _of_scheme(output.locator, what, stores)
+            yield from _of_replicas(output, what, stores)
+
+
+def _of_scheme(locator: str, what: str, stores: KnownStores) -> Iterator[tuple[str, str]]:
+    first = next(iter(parse_template(locator).parts), "")
+    scheme = scheme_of(first) if isinstance(first, str) else ""
+    if not scheme or scheme in SCHEMES:
+        return
+    known = [f"{each}:" for each in sorted({*SCHEMES, *stores.installed()})]
+    if f"{scheme}:" not in known:
+        message = f"no store has the locator {shown_locator(locator)!r} of the {what}"
+        yield message, did_you_mean(f"{scheme}:", known) or f"these are known: {', '.join(known)}"
+
+
+def _of_replicas(output: OutputFile, what: str, stores: KnownStores) -> Iterator[tuple[str, str]]:
+    if stores.archives is None or not output.stored:
+        return
+    possible = len(archives_beside(output.locator, stores.archives)) + bool(output.locator)
+    if possible < output.replicas:
+        asked = f"{output.replicas} copies" if output.replicas > 1 else "a copy"
+        known = f"there are stores for {possible}" if possible else "there is no store for that"
+        hint = "name stores in the setting files.archive, each with its own [stores.NAME]"
+        yield f"{asked} of the {what} must be stored, and {known}", hint
 
 
 # Whether the results of a job can be written; checked before anything is spent, as far as possible.

@@ -20,7 +20,6 @@ from pilotage.book.rows.rows import StreamRow
 from pilotage.engine.engine import Engine
 from pilotage.language import Expansion
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
-from pilotage.model.errors import PilotageError
 from pilotage.model.events.payloads import InputInPlace
 from pilotage.model.exchange.exchange import (
     AgentMessage,
@@ -29,7 +28,6 @@ from pilotage.model.exchange.exchange import (
     AttemptRef,
     ExchangeReply,
     LogText,
-    Work,
 )
 from pilotage.model.exchange.operations import (
     Accepted,
@@ -39,6 +37,7 @@ from pilotage.model.exchange.operations import (
     DropFiles,
     Effect,
     ExpandStage,
+    FileEffect,
     Kill,
     LineFiles,
     Release,
@@ -58,10 +57,11 @@ from pilotage.service.jobs.active_jobs import ActiveJobs
 from pilotage.service.jobs.agent_access import AgentAccess
 from pilotage.service.jobs.clean import clean, removal_notes
 from pilotage.service.jobs.driver import Driver
-from pilotage.service.jobs.dropped_files import Removals, granted_in, packages_of_line, unfinished_removals
+from pilotage.service.jobs.dropped_files import Disposals, Removals, granted_in, packages_of_line, unfinished_removals
 from pilotage.service.jobs.late_stages import Expanded, Expander
 from pilotage.service.jobs.output_claims import GrantedFiles, OutputClaims
 from pilotage.service.jobs.publishing import CommitHandler, hold_for, is_over
+from pilotage.service.jobs.refusals import KnownStores
 from pilotage.service.jobs.resubmission import (
     earlier_runs,
     later_tags,
@@ -80,9 +80,11 @@ from pilotage.service.sites.agent_worker import AgentSettings
 from pilotage.service.sites.config_watch import site_operation, sites_changed
 from pilotage.service.sites.pool import SiteConnection, SiteWorkers, expected_at, first_report, has_activity, unheard_at
 from pilotage.service.sites.worker import AtSite, unknown_at
+from pilotage.service.transfers.file_orders import FileOrders, MakesTransfers
 from pilotage.service.works.consumed import InputsInPlace, description, undescribed_inputs
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import EarlierResult, adopt
+from pilotage.service.works.site_files import NO_SITE, FilesAtSites
 
 log = logging.getLogger(__name__)
 
@@ -110,29 +112,32 @@ class Runner:
         settings: EngineSettings,
         package_token: Callable[[AttemptRef], str] | None = None,
         variables: Sequence[str] = (),
+        make_transfers: MakesTransfers | None = None,
+        visible_seconds: float = 0.0,
+        known_stores: KnownStores | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `start`.
 
         `accesses` has an access to each site by name, except for the `agent_sites`, which have site agents.
         `package_token` makes the token of a running attempt. Agents report the environment `variables` of their nodes.
         """
-        self._journal = journal
-        self._writer = writer
-        self._clock = clock
-        self._codec = codec
-        self._sites = sites
+        self._journal, self._writer = journal, writer
+        self._clock, self._codec = clock, codec
+        self._sites, self._known_stores = sites, known_stores
         self.tree, self.logs = tree, logs
-        self._index = index
-        self._settings = settings
-        self._package_token = package_token
-        self._variables = tuple(variables)
+        self._index, self._settings = index, settings
+        self._package_token, self._variables = package_token, tuple(variables)
         self._manifests = Manifests(journal)
         self._jobs = ActiveJobs(journal, tree=tree, index=index)
         driver = self._driver = Driver(writer=writer, clock=clock, handler=self)
         self._inputs = InputsInPlace(tree, index, self._describe_inputs)
+        self._removals = Removals(
+            self._jobs, journal=journal, writer=writer, codec=codec, clock=clock, tree=tree, index=index, ask=driver.ask
+        )
+        self._disposals = Disposals(self._removals)
         self._commit_handler = CommitHandler(
             self._jobs, self._manifests, tree=tree, index=index, hold=self._hold, inputs=self._inputs,
-            on_its_way=driver.on_its_way, yielding=driver.yielding,
+            on_its_way=driver.on_its_way, yielding=driver.yielding, dispose=self._disposals.want,
         )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},
@@ -141,22 +146,17 @@ class Runner:
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
             unheard=lambda site: driver.ask(partial(unheard_at, site)).result(),
         )
+        self._file_orders = FileOrders(
+            self._workers, make_transfers, report=driver.receive, outputs=self._jobs.owed_copies
+        )
+        self.transfers, self.ordered_fetch = self._file_orders.transfers, self._workers.ordered_fetch
+        self.site_files = FilesAtSites(self._file_orders.cache_of, visible_seconds=visible_seconds, ask=driver.ask)
         self._shutdown = Shutdown(driver, self._workers)
-        self.wind_down = self._shutdown.down  # while agents are still answered
+        self.wind_down, self.change_files = self._shutdown.down, driver.change_files  # while agents are still answered
         self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._granted_files = GrantedFiles(journal, index)
         self._claims = OutputClaims(self._jobs, self._manifests, tree)
-        self._removals = Removals(
-            self._jobs,
-            journal=journal,
-            writer=writer,
-            codec=codec,
-            clock=clock,
-            tree=tree,
-            index=index,
-            ask=driver.ask,
-        )
         self._removing: frozenset[str] = frozenset()  # jobs whose files are being removed
         access = AgentAccess(journal, self._jobs, self._manifests)
         self.reads, self.ran = access.reads, access.ran
@@ -172,6 +172,7 @@ class Runner:
         if wanted := self._driver.ask(unfinished_removals).result():
             self._removing = frozenset(wanted)
             self._submitter.submit(self._finish_removals, wanted)
+        self._driver.ask(self._disposals.resume).result()
         self._expander.start()
         self._workers.start()
         self._driver.receive(sites_changed(self._sites))  # the book records the sites, and which are gone
@@ -180,7 +181,9 @@ class Runner:
         """Shut down in order; what runs at the sites continues."""
         self._shutdown.down(patience_seconds=0.0)
         self._workers.stop()
+        self._file_orders.stop()
         self._submitter.shutdown(wait=True, cancel_futures=True)
+        self._disposals.stop()
         self._driver.stop()
         self._expander.stop()
         self._commit_handler.stop()
@@ -408,6 +411,8 @@ class Runner:
             index=self._index,
             owner=submission.owner,
             executors=executors_of(self._sites),
+            contents=self.site_files.contents,
+            stores=self._known_stores,
         )
 
     def _submit(self, submission: Submission) -> SubmissionAnswer:
@@ -522,7 +527,9 @@ class Runner:
             reply = self._without(reply, early)
         given = reply.assignments
         site = self._site_of(reply.pilot) if given else None
-        work = self._jobs.reused([self._work(each, site) for each in self._driver.yielding.among(given)], given)
+        files = self.site_files.at(site, self._core.engine) if self._core is not None else NO_SITE
+        orders = self._jobs.work_orders(self._driver.yielding.among(given), self._manifests, site=site, files=files)
+        work = self._jobs.reused(orders, given)
         tokens = tuple(map(mint, (each.ref for each in given))) if (mint := self._package_token) is not None else ()
         return _encode(AgentReply(reply=reply, work=tuple(work), variables=self._variables, tokens=tokens))
 
@@ -542,10 +549,12 @@ class Runner:
         for effect in effects:
             if isinstance(effect, ExpandStage):
                 self._expander.want(effect)
-            else:
+            elif not isinstance(effect, FileEffect):
                 at_sites.setdefault(effect.site, []).append(effect)
         for site, wanted in at_sites.items():
             self._workers.want(site, wanted)
+        if files := [each for each in effects if isinstance(each, FileEffect)]:
+            self._file_orders.want(files)
 
     def end(self) -> None:
         """The driver has ended."""
@@ -554,19 +563,6 @@ class Runner:
         """The site of a pilot, which determines how software is started."""
         found = self._core.engine.state.pilots.by_name.get(pilot) if self._core is not None else None
         return found.site.site if found is not None else None
-
-    def _work(self, assignment: Assignment, site: Site | None) -> Work:
-        at_work = self._jobs.get(assignment.ref.job)
-        if at_work is None:
-            return Work(path="", name="", index=0, folder="", staged="", refused="the definition of its job is missing")
-        try:
-            return at_work.work(assignment, self._manifests, site=site)
-        except PilotageError as fault:
-            refused = str(fault)
-        except Exception as fault:
-            log.exception("the work order of %s cannot be written", assignment.ref)
-            refused = f"{type(fault).__name__}: {fault}"
-        return Work(path="", name="", index=0, folder=at_work.folder, staged="", refused=refused)
 
     def _hold(self, job: str, message: str) -> None:
         self._driver.receive(OperationRequest(token=_NOBODY, operation=hold_for(job, message)))

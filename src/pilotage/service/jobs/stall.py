@@ -14,6 +14,8 @@ from pilotage.engine.state.sites import SiteState, silent_batch_jobs
 from pilotage.model.texts import moment, words_of_failure
 from pilotage.service.sites.status import next_try_at
 
+NOT_STORED = "its outputs could not be stored"
+"""How the engine begins to say that copies in stores are missing."""
 _MOVING = (PackageStatus.DELAYED, PackageStatus.RESERVED, PackageStatus.LIVE)
 _NAMED_MAX = 3
 _MOVING_WHEN_HELD = (PackageStatus.LIVE,)  # package states in which a timer alone starts nothing
@@ -84,7 +86,9 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
     if job.counts[PackageStatus.HELD]:
         number = job.status.index(PackageStatus.HELD)
         held = job.counts[PackageStatus.HELD]
-        if why := job.work[number].refused:
+        if (why := job.work[number].refused) and why.startswith(NOT_STORED):
+            return f"{job.dotted(number)}: {why}", f"when it can be: pilotage release {job.id}/{job.dotted(number)}"
+        if why:
             cure = f"move that file away if both are wanted, or remove it, then: pilotage release {job.id}"
             return f"the outputs of {job.dotted(number)} cannot be published: {why}", f"{cure}/{job.dotted(number)}"
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"

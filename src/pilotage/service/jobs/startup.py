@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pilotage.book.codec import Codec
 from pilotage.book.rows.ledger import Changes
-from pilotage.book.rows.rows import JobRow, PilotRow, StreamRow
+from pilotage.book.rows.rows import CachedFileRow, JobRow, PilotRow, StreamRow
 from pilotage.book.rows.streams import highest_of, received_ranges, size, stream_row
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.past_pilots import EndedPilots, ended_pilots
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pilotage.service.sites.pool import SiteWorkers
 
 _PILOTS_AT_ONCE = 10_000
+FILES_AT_ONCE = 10_000
 
 
 def start_from(
@@ -51,12 +52,22 @@ def start_from(
         jobs=snapshots,
         pilots=pilots,
         sites=journal.sites(),
+        cached_files=cached_files(journal),
         next_n=next_number(decided),
         position=journal.position(),
     )
     live = {row.pilot for row in pilots if row.ended_at is None}  # others when their agents connect
     streams = [row for row in journal.streams("agent") if row.stream in live]
     return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)
+
+
+def cached_files(journal: Journal) -> Iterator[CachedFileRow]:
+    """Every file in the cache of a site."""
+    for site in journal.sites():
+        after = ""
+        while rows := journal.cached_files(site.site, after=after, limit=FILES_AT_ONCE):
+            yield from rows
+            after = rows[-1].digest
 
 
 def fill_stream_gaps(journal: Journal, streams: Sequence[StreamRow]) -> None:

@@ -51,9 +51,10 @@ from pilotage.model.jobs.submission import (
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
-from pilotage.service.jobs.refusals import endings_refused, refusals, refuse_unwritable
+from pilotage.service.jobs.refusals import KnownStores, endings_refused, refusals, refuse_unwritable
 from pilotage.service.works.estimates import earlier_run_times
 from pilotage.service.works.reuse import EarlierResult, adopt, declared_done
+from pilotage.service.works.site_files import Contents, contents_of
 
 __all__ = [
     "Captured",
@@ -126,18 +127,21 @@ def prepare(
     index: ResultsIndex,
     owner: str,
     executors: Collection[str] = (),
+    stores: KnownStores | None = None,
     suffix: Callable[[], str] | None = None,
+    contents: Contents | None = None,
 ) -> Prepared:
     """Check a submission, store its definition and lists, and find earlier results of it.
 
     Raises `DocumentError` for faults of the document and unsupported fields, `NotOurs` if a file is in the way,
     `StoreError` if results cannot be written, and `SubmissionError` for the rest. `executors` are the names and kinds
-    of the sites; `suffix` makes ids different.
+    of the sites, `stores` those that files come from and go to; `suffix` makes ids different; `contents` knows what files
+    are that packages bring to sites.
     """
     owner = owner or submission.owner
     if not owner:
         raise SubmissionError("the job has no owner", next_step="name its owner")
-    checked = check_submission(submission, tree=tree, executors=executors)
+    checked = check_submission(submission, tree=tree, executors=executors, stores=stores)
     job = _job_id(submission, checked.definition, journal, suffix or _suffix)
     origin, expansion = checked.origin, checked.expansion
     for name, file in origin.captured.items():
@@ -150,7 +154,11 @@ def prepare(
             raise SubmissionError(
                 "custom data of the job was not sent", subject=name, next_step="send its content first"
             )
-    adopted = declared_done(expansion) if submission.fresh else adopt(expansion, origin, tree=tree, index=index)
+    adopted = (
+        declared_done(expansion)
+        if submission.fresh
+        else adopt(expansion, origin, tree=tree, index=index, files=contents_of(checked.plan, contents))
+    )
     earlier = earlier_run_times(expansion, checked.plan, origin, tree=tree, index=index, adopted=adopted)
     origin = msgspec.structs.replace(origin, earlier_run_times=earlier)
     registered = JobRegistered(
@@ -192,7 +200,9 @@ def _tags(definition: Definition, submission: Submission) -> dict[str, str]:
 def submit_message(prepared: Prepared, token: int, *, taken: bool) -> messages.Submit:
     """The message that registers a prepared job with the core; `taken` says that the book has its id already."""
     adopted = [
-        messages.AdoptedPackage(package=each.number, manifest=each.manifest, message=each.message)
+        messages.AdoptedPackage(
+            package=each.number, manifest=each.manifest, message=each.message, disposed=each.disposed
+        )
         for each in prepared.adopted
     ]
     return messages.Submit(
@@ -218,7 +228,9 @@ def expansion_of(submission: Submission) -> Expansion:
     return expand_recorded(_read(submission.definition, file), submission.lists, file)
 
 
-def check_submission(submission: Submission, *, tree: JobTree, executors: Collection[str] = ()) -> CheckedSubmission:
+def check_submission(
+    submission: Submission, *, tree: JobTree, executors: Collection[str] = (), stores: KnownStores | None = None
+) -> CheckedSubmission:
     """Check a submission and expand it; stores nothing. Raises as `prepare` does.
 
     Packages that ask for an executor not among `executors` run by default, as in GASW; without any site, none is
@@ -226,7 +238,7 @@ def check_submission(submission: Submission, *, tree: JobTree, executors: Collec
     """
     file = submission.document or "the document"
     definition = _read(submission.definition, file)
-    faults = refusals(definition, file=file)
+    faults = refusals(definition, file=file, stores=stores)
     if faults:
         raise DocumentError(faults)
     folder = Path(submission.folder)
@@ -246,6 +258,7 @@ def check_submission(submission: Submission, *, tree: JobTree, executors: Collec
         format=submission.format,
         unknown_executors=unknown,
         captured=submission.captured,
+        sent_from=submission.sent_from,
         **given_options(submission),
     )
     refuse_unwritable(expansion, submission.folder)

@@ -1,3 +1,3 @@
 """Writes the book, as its only writer; retains, purges and rebuilds it."""
 
-__all__ = ["rebuild", "record_feeds", "record_uploads", "recording", "retention", "writer"]
+__all__ = ["content_retention", "rebuild", "record_feeds", "record_uploads", "recording", "retention", "writer"]

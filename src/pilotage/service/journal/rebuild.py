@@ -17,6 +17,7 @@ from pilotage.book.fold.replay import NotReplayed, Replay, identity_of, wire_eve
 from pilotage.book.query import EVERYTHING, Target, parse
 from pilotage.book.rows.registers import Register
 from pilotage.book.rows.rows import (
+    CachedFileRow,
     JobRow,
     Keys,
     NodeRow,
@@ -33,6 +34,7 @@ from pilotage.book.rows.rows import (
     packed,
 )
 from pilotage.book.rows.streams import Range, contains, ranges_of, received_ranges, size, stream_row, united
+from pilotage.book.rows.tables import TABLE_BY_ROW
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import FoundEvent, Journal, JournalError
@@ -261,6 +263,7 @@ class _Comparison:
         self._whole_table(PilotRow, lambda row: row.pilot, mend=mend)
         self._whole_table(NodeRow, lambda row: row.node, mend=mend)
         self._whole_table(SiteRow, lambda row: row.site, mend=mend)
+        self._whole_table(CachedFileRow, lambda row: f"{row.site} {row.locator}", mend=mend)
         self._streams(mend=mend)
         return self._verdict
 
@@ -334,7 +337,7 @@ class _Comparison:
     # --- the rest ---
 
     def _whole_table(self, row: type[AnyRow], key: Callable[[AnyRow], str], *, mend: bool) -> None:
-        table = row.__name__.removesuffix("Row").lower() + "s"
+        table = TABLE_BY_ROW[row].name
         stored = {key(each): each for each in all_rows(self._journal, row)}
         right = {key(each): each for each in all_rows(self._scratch, row)}
         if self._forgotten and row is NodeRow:

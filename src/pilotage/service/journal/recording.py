@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from pilotage.book.rows.rows import JobRow
@@ -23,6 +24,7 @@ from pilotage.service.journal.record_uploads import RecordUploads
 if TYPE_CHECKING:
     from pilotage.model.records import JobRecord
     from pilotage.ports.records import RecordStore
+    from pilotage.provenance.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,11 @@ STOPPING_SECONDS = 10.0
 """How long a service that stops goes on making records; the next service makes the rest."""
 STOPPING_PACKAGES_MAX = 20_000
 """Jobs with more packages are left to the next service then."""
+COMMITTED_AT_ONCE, COMMITTED_BYTES = 100, 64 * 1024 * 1024
+"""Records that are committed together, and the size of their parts from which on no more are waited for."""
 DAY_SECONDS = 86_400.0
+STARTING_SHARE = 0.1
+"""Share of `kept_days` by which the time of records may move on when a service starts: nobody knows how long none ran."""
 
 
 class OpenRecords(Protocol):
@@ -60,11 +66,12 @@ class RecordKeeping:
         is_incomplete: Callable[[str], bool] = lambda _: False,
         sites: Callable[[str], bytes | None] = lambda _: None,
         writes: bool = True,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is opened and nothing runs yet. Without `writes`, the storage is opened for reading until a record is made.
 
         `is_incomplete` says whether something of a finished job is still being worked out, such as checksums of its inputs;
-        `sites` describes a site by name.
+        `sites` describes a site by name; `elapsed` counts the seconds that pass, however the clock is set.
         """
         self._journal = journal
         self._settings = settings
@@ -75,6 +82,8 @@ class RecordKeeping:
         self._is_incomplete = is_incomplete
         self._sites = sites
         self._writes = writes
+        self._elapsed = elapsed
+        self._expired_at: float | None = None  # when records last expired here, in the seconds of `elapsed`
         self.uploads = RecordUploads()
         self.feeds = RecordFeeds()
         self._guard = threading.RLock()  # opening and closing: short, as readers wait for it
@@ -133,7 +142,6 @@ class RecordKeeping:
         Raises `RecordNotReady` while something of it is still being worked out.
         """
         from pilotage.ports.records import RecordNotReady
-        from pilotage.provenance.recorder import Recorder
 
         if self._is_incomplete(job):
             raise RecordNotReady("the checksums of its inputs are still being worked out", subject=f"job {job}")
@@ -141,14 +149,17 @@ class RecordKeeping:
         row = self._journal.job(job)
         if row is None or self._was_deleted(row):
             return None
-        read = self._files(row)
-        small = None if read is None else self._small(read)
+        small = self._small_files(row)
         with self._making, self.writing() as store:
-            recorder = Recorder(self._journal, store, now=self._clock.now)
-            made = recorder.record(job, logs=self._logs(), read_file=small, sites=self._sites)
+            made = self._recorder(store).record(job, logs=self._logs(), read_file=small, sites=self._sites)
         if made is not None:
             log.debug("job %s is recorded: revision %d", job, made.revision)
         return made
+
+    def _small_files(self, row: JobRow) -> Callable[[str, int], bytes | None] | None:
+        """Reads the small files of a job that ran here."""
+        read = self._files(row)
+        return None if read is None else self._small(read)
 
     def _small(self, read: Callable[[str, int], bytes]) -> Callable[[str, int], bytes | None]:
         """Reads a file unless it is too large, or no longer there."""
@@ -167,9 +178,9 @@ class RecordKeeping:
         """Delete the records whose time is over, with the parts that no other record shares; return how many."""
         if self._settings.kept_days <= 0:
             return 0
-        now = self._clock.now()
+        now, kept_seconds = self._clock.now(), self._settings.kept_days * DAY_SECONDS
         with self._making, self.writing() as store:
-            expired = store.unheard_since(now - self._settings.kept_days * DAY_SECONDS)
+            expired = store.unheard_since(self._expiry_time(store, now) - kept_seconds)
             for job in expired:
                 store.delete(job, at=now, author="service")
             freed_bytes = store.collect(dry_run=False).freed_bytes if expired else 0
@@ -179,15 +190,33 @@ class RecordKeeping:
             )
         return len(expired)
 
+    def _expiry_time(self, store: RecordStore, now: float) -> float:
+        """The time by which records expire: a clock that was set forward by mistake must not delete them.
+
+        So it follows the clock by the time that really passed, and by at most a tenth of their time when a service starts.
+        """
+        elapsed = self._elapsed()
+        passed = STARTING_SHARE * self._settings.kept_days * DAY_SECONDS
+        if self._expired_at is not None:
+            passed = elapsed - self._expired_at
+        at = store.advance_expiry_time(now, seconds_max=passed)
+        self._expired_at = elapsed
+        if now - at > DAY_SECONDS:
+            log.warning(
+                "records expire as if it was %.0f days ago: the clock went on by more than the time that passed here",
+                (now - at) / DAY_SECONDS,
+            )
+        return at
+
     def _was_deleted(self, row: JobRow) -> bool:
         """Whether the record of a job was deleted, and nothing was heard of the job since: it is not made again."""
         from pilotage.ports.records import NoRecords
 
         try:
-            deleted_at = self.store().deleted_at(row.job)
+            deletion = self.store().deletion(row.job)
         except NoRecords:
             return False
-        return deleted_at is not None and deleted_at >= row.heard_at
+        return deletion is not None and deletion.at >= row.heard_at
 
     # --- the thread ---
 
@@ -222,9 +251,9 @@ class RecordKeeping:
             if is_first:
                 waiting, is_first = self._left_over(), False
             due, waiting = waiting - heard, heard
-            waiting |= self._try_all(due, enough=self._stop.is_set)
+            waiting |= self.record_all(due, enough=self._stop.is_set)
         deadline = time.monotonic() + STOPPING_SECONDS
-        self._try_all(waiting | self._taken(), enough=lambda: time.monotonic() > deadline, stopping=True)
+        self.record_all(waiting | self._taken(), enough=lambda: time.monotonic() > deadline, stopping=True)
 
     def _taken(self) -> set[str]:
         with self._hearing:
@@ -240,24 +269,82 @@ class RecordKeeping:
             log.warning("records of jobs that ended under an earlier service are made by retention: %s", fault)
             return set()
 
-    def _try_all(self, jobs: set[str], *, enough: Callable[[], bool], stopping: bool = False) -> set[str]:
-        """Make the records of those jobs that are over, and return the jobs that must be tried again."""
+    def record_all(
+        self, jobs: Iterable[str], *, enough: Callable[[], bool] = lambda: False, stopping: bool = False
+    ) -> set[str]:
+        """Make the records of those jobs that are over, many in a commit, and return the jobs that must be tried again."""
         again: set[str] = set()
-        for job in sorted(jobs):
+        waiting = deque(sorted(jobs))
+        while waiting:
             if enough():
-                again.add(job)
-                continue
-            try:
-                row = self._journal.job(job)
-                if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._was_deleted(row):
-                    continue
-                if not stopping and self._is_incomplete(job):
-                    again.add(job)
-                elif not stopping or row.expected <= STOPPING_PACKAGES_MAX:
-                    self.record(job)
-            except PilotageError as fault:
-                # Housekeeping tries again, and purges no job without a record.
-                log.warning("the record of job %s could not be made yet: %s", job, fault)
-            except Exception:
-                log.exception("the record of job %s could not be made", job)
+                return again.union(waiting)
+            again |= self._try_some(waiting, enough=enough, stopping=stopping)
         return again
+
+    def _try_some(self, jobs: deque[str], *, enough: Callable[[], bool], stopping: bool) -> set[str]:
+        """Make the records of the next jobs and commit them together: one sync for all."""
+        again: set[str] = set()
+        made: list[JobRecord] = []
+        size_bytes = 0
+        with ExitStack() as stack:
+            recorder: Recorder | None = None
+            store: RecordStore | None = None
+            while jobs and len(made) < COMMITTED_AT_ONCE and size_bytes < COMMITTED_BYTES and not enough():
+                job = jobs.popleft()
+                with _reported([job]):
+                    position = self._journal.position()
+                    row = self._journal.job(job)
+                    if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._was_deleted(row):
+                        continue
+                    if stopping and row.expected > STOPPING_PACKAGES_MAX:
+                        continue
+                    if self._is_incomplete(job):
+                        again.add(job)
+                        continue
+                    if recorder is None:
+                        store = stack.enter_context(self._written())
+                        recorder = self._recorder(store)
+                    record = recorder.assembled(
+                        row, position, logs=self._logs(), read_file=self._small_files(row), sites=self._sites
+                    )
+                    if record is not None:
+                        made.append(record)
+                        size_bytes += sum(part.size_bytes for part in record.parts)
+            if store is not None and made:
+                with _reported([record.job for record in made]):
+                    _commit(store, made)
+        return again
+
+    @contextmanager
+    def _written(self) -> Iterator[RecordStore]:
+        with self._making, self.writing() as store:
+            yield store
+
+    def _recorder(self, store: RecordStore) -> Recorder:
+        from pilotage.provenance.recorder import Recorder
+
+        return Recorder(self._journal, store, now=self._clock.now)
+
+
+def _commit(store: RecordStore, made: Sequence[JobRecord]) -> None:
+    from pilotage.ports.records import IncompleteRecord, RecordTaken
+
+    try:
+        store.commit(made)
+        log.debug("%d jobs are recorded", len(made))
+    except (IncompleteRecord, RecordTaken):  # one of them is refused, and the others need not wait for it
+        for each in made:
+            with _reported([each.job]):
+                store.commit([each])
+
+
+@contextmanager
+def _reported(jobs: Sequence[str]) -> Iterator[None]:
+    """Report a fault and go on: housekeeping tries again, and purges no job without a record."""
+    subject = f"job {jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+    try:
+        yield
+    except PilotageError as fault:
+        log.warning("the record of %s could not be made yet: %s", subject, fault)
+    except Exception:
+        log.exception("the record of %s could not be made", subject)

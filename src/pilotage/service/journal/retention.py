@@ -253,9 +253,14 @@ class Housekeeping:
         stream: str,
         done: Callable[[Action], None] | None = None,
         records: Records | None = None,
+        besides: Callable[[], object] | None = None,
     ) -> None:
-        """Nothing runs before `start`. `stream` must be new: events are numbered from one. `done` is called per action."""
+        """Nothing runs before `start`. `stream` must be new: events are numbered from one.
+
+        `done` is called per action, and `besides` after each round.
+        """
         self._done = done
+        self._besides = besides
         self._every_seconds = settings.every_seconds
         self._writer = writer
         self._codec = codec
@@ -290,6 +295,8 @@ class Housekeeping:
                 if self._done is not None:
                     for action in applied.actions:
                         self._done(action)
+                if self._besides is not None:
+                    self._besides()
             except PilotageError as fault:
                 log.warning("retention could not be applied, and is tried again next time: %s", fault)
             except Exception:

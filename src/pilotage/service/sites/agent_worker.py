@@ -20,9 +20,10 @@ import msgspec
 
 from pilotage.agent.link.connect import ends_at
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange.operations import CancelSubmitted
+from pilotage.model.exchange.operations import CancelSubmitted, FetchFile, RemoveFile
 from pilotage.model.exchange.reports import (
     AnyReport,
+    FileNotFetched,
     Gone,
     SiteAgentMessage,
     SiteAgentReply,
@@ -39,13 +40,21 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 10.0
 SILENT_SECONDS = 45.0
 EFFECTS_MAX = 1000
+FILE_EFFECTS_MAX = 100
+"""Orders for files that an agent has at once, beside those for its batch system, which they must not delay."""
 REPORTS_MAX = 10_000
 LOOK_SECONDS = 0.2
 STARTED_ANEW = "it is restarted, because the entry of its site has changed"
 """Why an agent must leave that was started from an earlier entry."""
+TOO_OLD = (
+    "the site agent there is of an earlier release, which brings no files: start it again from the file that"
+    " `pilotage site pack --output` writes"
+)
+"""Why files are not brought to a site."""
 NOT_YET = "it has not answered yet"
 """The message about a site before its first report."""
 
+FileOrder = FetchFile | RemoveFile
 Report = Callable[[AnyReport], None]
 Expected = Callable[[], Collection[str]]
 _encode = msgspec.json.Encoder().encode
@@ -115,6 +124,8 @@ class AgentSite:
         self._change = threading.Condition()
         self.scheduler = ""  # the batch system and its version, as the agent last told them
         self._wanted: dict[tuple[str, bool], tuple[int, SiteEffect]] = {}  # by key, and whether it is a cancellation
+        self.cache = ""  # the folder at the site that its agent brings files to, as it last told
+        self._has_files = False  # whether it ever had orders for files
         self._number = 0
         self._given, self._acknowledged = 0, 0  # the last number sent to the agent, and the last one it acknowledged
         self._waiting: _Waiting | None = None
@@ -153,8 +164,15 @@ class AgentSite:
                 key = (effect.key, isinstance(effect, CancelSubmitted))
                 if key not in self._wanted:
                     self._number += 1
+                    self._has_files = self._has_files or isinstance(effect, FileOrder)
                     self._wanted[key] = (self._number, effect)
                     self._change.notify_all()
+
+    def ordered_fetch(self, key: str) -> FetchFile | None:
+        """The file that the agent is to bring to the site under a key; None if none is ordered."""
+        with self._change:
+            _, found = self._wanted.get((key, False), (0, None))
+        return found if isinstance(found, FetchFile) else None
 
     def left(self) -> list[SiteEffect]:
         """The orders without an outcome."""
@@ -191,8 +209,11 @@ class AgentSite:
         """Process the agent's exchange; the encoded answer, when there is something to do or its interval is over."""
         answer: Future[bytes] = Future()
         self.scheduler = f"{says.scheduler} {says.scheduler_version}".strip()
+        self.cache = says.cache
         for report in says.reports[:REPORTS_MAX]:
             self._hear(report)
+        if not says.cache:
+            self._refuse_files()
         if self._missed:  # it is back after being silent
             self._missed = False
             self._note_answer(answers=self._batch_answers)
@@ -236,6 +257,15 @@ class AgentSite:
                 self._wanted.pop((report.key, True), None)
         self._report(report)
 
+    def _refuse_files(self) -> None:
+        """Report for an agent of an earlier release, which would not know such orders, that it brings no files."""
+        with self._change:
+            refused = [each for _, each in self._wanted.values() if isinstance(each, FetchFile)]
+            for each in refused:
+                del self._wanted[each.key, False]
+        for each in refused:
+            self._report(FileNotFetched(site=self._site, key=each.key, reason="platform-failure", message=TOO_OLD))
+
     def _note_answer(self, *, answers: bool, message: str = "") -> None:
         with self._change:
             before, self._answers = self._answers, answers
@@ -277,8 +307,19 @@ class AgentSite:
         if waiting is None:
             return False
         acknowledged = waiting.says.heard if waiting.says.service == self._id else 0
-        first = islice(self._wanted.values(), EFFECTS_MAX)  # it is not sent more at once, and the numbers rise
-        return any(number > acknowledged for number, _ in first) or self._settings.clock() >= waiting.due_at
+        due = any(number > acknowledged for number, _ in self._sendable(waiting.says))
+        return due or self._settings.clock() >= waiting.due_at
+
+    def _sendable(self, says: SiteAgentMessage) -> list[tuple[int, SiteEffect]]:
+        """The orders that an agent has at once, in order."""
+        if not self._wanted:
+            return []
+        files = [each for each in self._wanted.values() if isinstance(each[1], FileOrder)] if self._has_files else []
+        if not files:
+            return list(islice(self._wanted.values(), EFFECTS_MAX))
+        others = (each for each in self._wanted.values() if not isinstance(each[1], FileOrder))
+        sent = [*islice(others, EFFECTS_MAX), *(files[:FILE_EFFECTS_MAX] if says.cache else ())]
+        return sorted(sent, key=lambda each: each[0])
 
     def _patience(self) -> float | None:
         """How long the thread may wait; None: until an exchange arrives."""
@@ -313,7 +354,7 @@ class AgentSite:
 
     def _hears(self, says: SiteAgentMessage, expected: tuple[str, ...], unheard: tuple[str, ...]) -> SiteAgentReply:
         with self._change:
-            wanted = list(islice(self._wanted.values(), EFFECTS_MAX))
+            wanted = self._sendable(says)
         return SiteAgentReply(
             site=self._site,
             agent=says.agent,

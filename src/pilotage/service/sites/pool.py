@@ -18,11 +18,19 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.state.sites import made_contact
 from pilotage.engine.transitions.site_observations import is_probe
 from pilotage.model.errors import PilotageError
-from pilotage.model.exchange.operations import CancelSubmitted
-from pilotage.model.exchange.reports import AnyReport, Gone, SiteAgentMessage, SiteEffect, SiteNoticed, SiteSeen
+from pilotage.model.exchange.operations import CancelSubmitted, FetchFile
+from pilotage.model.exchange.reports import (
+    AnyReport,
+    FileNotFetched,
+    Gone,
+    SiteAgentMessage,
+    SiteEffect,
+    SiteNoticed,
+    SiteSeen,
+)
 from pilotage.ports import SiteAccess
 from pilotage.service.errors import UnknownSite
-from pilotage.service.sites.agent_worker import NOT_YET, AgentSettings, AgentSite
+from pilotage.service.sites.agent_worker import NOT_YET, AgentSettings, AgentSite, FileOrder
 from pilotage.service.sites.worker import STOP_SECONDS, AtSite, SiteWorker, StartLimiter
 
 log = logging.getLogger(__name__)
@@ -124,6 +132,8 @@ class SiteWorkers:
         else:
             self._last_reports.pop(name, None)  # the last report of a site that is back may be old
         left = before.left() if before is not None else []
+        if before is not None and not isinstance(connection, AgentSettings):
+            left = self._without_files(name, left)
         if former is not None and not isinstance(former, AgentSettings):
             left = self._keep_former(name, former, left)
         worker = self._made(name, connection)
@@ -134,6 +144,14 @@ class SiteWorkers:
                 if name not in self._last_reports:
                     self._tell(first_report(name))
                 worker.start()
+
+    def _without_files(self, name: str, left: Sequence[SiteEffect]) -> list[AtSite]:
+        """The orders of a site agent without those for files: the service brings them from now on, when asked again."""
+        for each in left:
+            if isinstance(each, FetchFile):
+                message = "the site has no site agent any more"
+                self._tell(FileNotFetched(site=name, key=each.key, reason="platform-failure", message=message))
+        return [each for each in left if not isinstance(each, FileOrder)]
 
     def _keep_former(self, name: str, connection: SiteAccess, left: Sequence[SiteEffect]) -> list[SiteEffect]:
         """Start a worker for batch jobs at the former batch system; returns the remaining orders."""
@@ -212,6 +230,33 @@ class SiteWorkers:
         with self._guard:
             worker = self._workers.get(name)
         return worker.scheduler if worker is not None else ""
+
+    def has_agent(self, name: str) -> bool:
+        """Whether a site has a site agent, which brings files there and removes them itself."""
+        with self._guard:
+            return isinstance(self._workers.get(name), AgentSite)
+
+    def want_files(self, site: str, orders: Sequence[FileOrder]) -> bool:
+        """Queue orders for the files of a site with a site agent; False for any other, whose files the service brings."""
+        with self._guard:
+            worker = self._workers.get(site)
+            if not isinstance(worker, AgentSite):
+                return False
+            worker.want(*orders)
+            return True
+
+    def cache_of(self, name: str) -> str:
+        """The folder at a site that its site agent brings files to; empty if it has told none."""
+        with self._guard:
+            worker = self._workers.get(name)
+        return worker.cache if isinstance(worker, AgentSite) else ""
+
+    def ordered_fetch(self, key: str, *, site: str | None) -> FetchFile | None:
+        """The file that a site agent is to bring to its site under a key; of any site, if none is named."""
+        with self._guard:
+            workers = [self._workers.get(site)] if site is not None else list(self._workers.values())
+        found = (worker.ordered_fetch(key) for worker in workers if isinstance(worker, AgentSite))
+        return next((each for each in found if each is not None), None)
 
     def last_error(self, name: str) -> str:
         """The last error of a site that delays work there; empty if there is none."""

@@ -1,3 +1,14 @@
 """Writes work orders for attempts, records their results, and finds earlier results to reuse."""
 
-__all__ = ["capture", "consumed", "documents_beside", "estimates", "manifests", "reuse", "run_history", "work_orders"]
+__all__ = [
+    "capture",
+    "consumed",
+    "documents_beside",
+    "estimates",
+    "manifests",
+    "reuse",
+    "run_history",
+    "site_files",
+    "stored_copies",
+    "work_orders",
+]

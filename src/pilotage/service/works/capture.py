@@ -16,7 +16,8 @@ import msgspec
 
 from pilotage.language import Expansion
 from pilotage.language.expansion.blocks import Block
-from pilotage.language.named_files import NamesMade, blocks_of, differing_of, input_names, named_by
+from pilotage.language.named_files import NamesMade, blocks_of, differing_of, input_names, named_by, names_read
+from pilotage.model.errors import PilotageError
 from pilotage.model.jobs.definition import Definition
 from pilotage.model.jobs.submission import Captured
 
@@ -29,6 +30,10 @@ PROGRAM_BYTES_MAX = 16 * 2**20
 """A larger program or script is identified by its checksum, and read from its folder."""
 SCRIPTS_BYTES_MAX = 64 * 2**20
 """The most bytes of varying programs and scripts to capture."""
+
+
+class MissingInput(PilotageError):
+    """An input of a job does not exist where the document is."""
 
 
 class FoundFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +85,43 @@ Keep = Callable[[bytes], str]
 def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Captured]:
     """Store the files that a job brings along, with `keep`; returns their descriptions by name."""
     made = NamesMade(expansion)
+    found = _programs(expansion, files, keep, made)
+    count, size_bytes = 0, 0
+    for name in input_names(expansion):
+        if count >= INPUTS_MAX or size_bytes >= INPUTS_BYTES_MAX:
+            break
+        file = files.find(name) if name not in found else None
+        if file is None or file.size_bytes > min(INPUT_BYTES_MAX, INPUTS_BYTES_MAX - size_bytes) or name in made:
+            continue
+        found[name] = _captured(name, file, files, keep, content=True)
+        count += 1
+        size_bytes += file.size_bytes
+    return found
+
+
+def capture_everything(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Captured]:
+    """Describe every file that a job reads, for a service that does not see its folder.
+
+    Programs and scripts are stored with `keep`, as far as `capture` does; the content of all others is yet to be sent.
+    Raises `MissingInput`.
+    """
+    made = NamesMade(expansion)
+    found = _programs(expansion, files, keep, made)
+    for name in dict.fromkeys(names_read(expansion)):
+        if name in found or name in made:
+            continue
+        file = files.find(name)
+        if file is None:
+            raise MissingInput(
+                "this input does not exist, or is not a regular file",
+                subject=name,
+                next_step="the service does not see this folder: all inputs have to be here, to be sent",
+            )
+        found[name] = _captured(name, file, files, keep, content=False)
+    return found
+
+
+def _programs(expansion: Expansion, files: Files, keep: Keep, made: NamesMade) -> dict[str, Captured]:
     found: dict[str, Captured] = {}
     for name in dict.fromkeys(name for block in blocks_of(expansion) for name in named_by(block, expansion.definition)):
         file = files.find(name)
@@ -94,16 +136,6 @@ def capture(expansion: Expansion, files: Files, keep: Keep) -> dict[str, Capture
         if file is not None and file.size_bytes <= limit_bytes and name not in made:
             found[name] = _captured(name, file, files, keep, content=True)
             size_bytes += file.size_bytes
-    count, size_bytes = 0, 0
-    for name in input_names(expansion):
-        if count >= INPUTS_MAX or size_bytes >= INPUTS_BYTES_MAX:
-            break
-        file = files.find(name) if name not in found else None
-        if file is None or file.size_bytes > min(INPUT_BYTES_MAX, INPUTS_BYTES_MAX - size_bytes) or name in made:
-            continue
-        found[name] = _captured(name, file, files, keep, content=True)
-        count += 1
-        size_bytes += file.size_bytes
     return found
 
 

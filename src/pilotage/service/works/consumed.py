@@ -52,6 +52,7 @@ class InputsInPlace:
         self._tell = tell
         self._waiting: dict[str, tuple[str, dict[str, StoredFile | None]]] = {}  # by job: its folder, its files
         self._seen: dict[str, set[int]] = {}  # by job: digests of the files that were taken
+        self._known: dict[str, list[InputInPlace]] = {}  # by job: files whose checksums need not be worked out
         self._complete: set[str] = set()
         self._busy = ""
         self.reading = threading.Lock()  # held while a file is read: another thread may want the same checksum
@@ -75,6 +76,23 @@ class InputsInPlace:
                 seen.clear()
             if files:
                 self._waiting[job] = folder, files
+                if self._thread.ident is None:
+                    self._thread.start()
+                self._change.notify_all()
+
+    def know(self, job: str, files: Sequence[InputInPlace]) -> None:
+        """Attempts of a job have read files whose checksums are known: they came from the cache of their site."""
+        if not files:
+            return
+        with self._change:
+            seen = self._seen.setdefault(job, set())
+            for file in files:
+                digest = hash((file.name, file.sha256, file.locator))
+                if digest not in seen:
+                    seen.add(digest)
+                    self._known.setdefault(job, []).append(file)
+            if job in self._known:
+                self._waiting.setdefault(job, ("", {}))
                 if self._thread.ident is None:
                     self._thread.start()
                 self._change.notify_all()
@@ -121,9 +139,10 @@ class InputsInPlace:
                 job = self._busy = next(iter(self._waiting))
                 folder, files = self._waiting[job]
                 taken = {name: files.pop(name) for name in list(files)[:TOGETHER_MAX]}
+                known = self._known.pop(job, [])
                 if not files:
                     del self._waiting[job]
-            found = list(self._described(job, folder, taken))
+            found = [*known, *self._described(job, folder, taken)]
             try:
                 self._tell(job, found)
             except Exception:
@@ -265,7 +284,9 @@ def _view(
         origin, source = "captured" if captured.content else "folder", ""
         size_bytes, sha256 = captured.size_bytes, captured.sha256
     elif file.locator:
-        origin, source, size_bytes, sha256 = "locator", file.locator, None, None
+        origin, source = "locator", file.locator
+        known = in_place if in_place is not None and in_place.locator else None
+        size_bytes, sha256 = (known.size_bytes, known.sha256) if known is not None else (None, None)
     elif in_place is not None:
         origin, source = in_place.origin, in_place.job or ""
         size_bytes, sha256 = in_place.size_bytes, in_place.sha256

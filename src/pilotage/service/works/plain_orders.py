@@ -13,6 +13,7 @@ import msgspec
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.packages import command_of
 from pilotage.language.expansion.software import environment_levels
+from pilotage.language.package_inputs import is_brought
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.templates import Template, Values, literal_text, parse_template, render, render_arguments
@@ -93,7 +94,7 @@ class PlainBlock:
         self._texts = _Texts()
         self._constants: dict[str, str | tuple[str, ...]] = dict(block.constants)
         self._inputs = tuple(self._taken_in(block.bound(given.name)) for given in binary.inputs)
-        staged = tuple(given.acquisition != "self" for given in binary.inputs)
+        staged = tuple(given.acquisition != "self" and not is_brought(given) for given in binary.inputs)
         self._staged = None if all(staged) else staged
         self._outputs = tuple(self._taken_in(block.bound(output.name)) for output in binary.outputs)
         streams = (binary.stdin, binary.stdout, binary.stderr)
@@ -184,7 +185,7 @@ def plain_block(block: Block, definition: Definition) -> PlainBlock | None:
     binary = package.binaries[0]
     if definition.provenance.script or definition.provenance.core_bytes:
         return None
-    if binary.software or any(output.expression for output in binary.outputs):
+    if binary.software or any(output.expression or output.stored for output in binary.outputs):
         return None
     named = [block.bound(name) for name in _file_names(binary)]
     if any(is_pattern(literal_text(template)) for template in named):

@@ -32,6 +32,8 @@ from pilotage.model.exchange.exchange import (
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import Origin
 from pilotage.ports import JobTree, MadeWork, ResultsIndex, StoreError, WorkFields
+from pilotage.service.works.site_files import NO_SITE, NotAtSite, SiteFiles
+from pilotage.service.works.stored_copies import disposed_results
 from pilotage.service.works.work_orders import compose_every_way
 
 # The key of a package: equal keys give equal outputs, so valid results are reused.
@@ -189,8 +191,12 @@ def _joined(inputs: dict[str, str]) -> dict[str, str]:
     return {f"(one of {len(inputs):,})": _digest(inputs)}
 
 
-def _outputs(binary: WorkBinary) -> list[tuple[str, str, str, bool]]:
-    return [(each.name, each.expression, each.folder, each.pattern) for each in binary.outputs]
+def _outputs(binary: WorkBinary) -> list[tuple[str | bool, ...]]:
+    # Keys of results that are not stored stay as they were before there were stores.
+    return [
+        (each.name, each.expression, each.folder, each.pattern, *((each.stored,) if each.stored else ()))
+        for each in binary.outputs
+    ]
 
 
 def _argv(script: WorkScript | None) -> tuple[str, ...]:
@@ -222,6 +228,7 @@ class EarlierResult(msgspec.Struct, frozen=True, kw_only=True):
     manifest: tuple[OutputFile, ...]
     maker: AttemptRef
     message: str = ""
+    disposed: bool = False  # some of its outputs were removed on purpose
 
 
 class ReuseResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,10 +255,12 @@ def adopt(
     index: ResultsIndex,
     granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
     numbers: Collection[int] | None = None,
+    files: SiteFiles = NO_SITE,
 ) -> list[EarlierResult]:
     """The packages that need not run. If the folder has no earlier results, nothing is examined.
 
-    For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of the earlier ones.
+    For a job that has grown, `numbers` are the new packages, and `granted` has the manifests of the earlier ones. `files` has
+    the contents of files that are brought to sites.
     """
     any_declared = any(block.package.done for block in expansion.blocks)
     if not any_declared and not index.knows(origin.folder):
@@ -259,8 +268,10 @@ def adopt(
     without = _surely_new(expansion, origin, index)
     if len(without) == len(expansion.blocks):
         return []
-    earlier = ReuseSearch(expansion, origin, tree=tree, index=index, granted=granted)
+    earlier = ReuseSearch(expansion, origin, tree=tree, index=index, granted=granted, files=files)
     found = [each.adopted for each in earlier.verdicts(numbers, without=without) if each.adopted is not None]
+    if remade := needed_again(expansion, found, [*(each.number for each in found), *(granted or ())]):
+        found = [each for each in found if each.number not in remade]
     again = final_packages(expansion, [*(each.number for each in found), *(granted or ())])
     return [each for each in found if each.number not in again] if again else found
 
@@ -272,6 +283,21 @@ def final_packages(expansion: Expansion, adopted: Collection[int]) -> set[int]:
     if not last or (not expansion.late and len(last.union(adopted)) == expansion.wanted):
         return set()
     return last
+
+
+def needed_again(expansion: Expansion, found: Sequence[EarlierResult], adopted: Collection[int]) -> set[int]:
+    """The packages that must run again because one that runs reads outputs of theirs that were removed on purpose.
+
+    `found` has producers before their consumers; all other packages than the `adopted` ones run.
+    """
+    there, again = {*adopted, *expansion.left_out}, set[int]()
+    for each in reversed(found):
+        if each.disposed and any(
+            consumer not in there for consumer in expansion.graph.successors(each.number).tolist()
+        ):
+            there.discard(each.number)
+            again.add(each.number)
+    return again
 
 
 def may_be_there(expansion: Expansion, origin: Origin, index: ResultsIndex) -> bool:
@@ -327,6 +353,7 @@ class ReuseSearch:
         tree: JobTree,
         index: ResultsIndex,
         granted: Mapping[int, tuple[OutputFile, ...]] | None = None,
+        files: SiteFiles = NO_SITE,
         explain: bool = False,
     ) -> None:
         """With `explain`, also say why a package is not adopted, and which field changed."""
@@ -334,6 +361,7 @@ class ReuseSearch:
         self._origin = origin
         self._tree = tree
         self._index = index
+        self._files = files
         self._explain = explain
         self._manifests: dict[int, tuple[OutputFile, ...]] = dict(granted or {})
         self._waiting: dict[int, _KeyedPackage] = {}
@@ -384,9 +412,12 @@ class ReuseSearch:
         assignment = Assignment(ref=AttemptRef("", expansion.id(number).dotted, 1), inputs=inputs)
         try:
             work, *others = compose_every_way(
-                expansion, number, assignment, self._origin, manifest_of=self._manifests.get
+                expansion, number, assignment, self._origin, manifest_of=self._manifests.get, files=self._files
             )
             fields = completed(fields_of(work, *others), self._checksum)
+        except NotAtSite as fault:
+            yield ReuseResult(number=number, changed=f"input to bring {fault.subject}")
+            return
         except PilotageError as fault:
             yield ReuseResult(number=number, changed=fault.what)
             return
@@ -403,11 +434,13 @@ class ReuseSearch:
             return
         found = self._index.find(self._origin.folder, [asked.key for asked in waiting])
         faults = changed_outputs(found.values(), self._origin.folder, tree=self._tree, index=self._index)
+        faulty = [made for key, made in found.items() if key in faults]
+        disposed = disposed_results(faulty, self._origin.folder, tree=self._tree, index=self._index)
         latest = self._latest(waiting, found)
         for asked in waiting:
             made = found.get(asked.key)
             place = self._expansion.id(asked.number).dotted
-            if made is not None and asked.key not in faults:
+            if made is not None and (asked.key not in faults or asked.key in disposed):
                 self._manifests[asked.number] = made.manifest
                 adopted = EarlierResult(
                     number=asked.number,
@@ -415,6 +448,7 @@ class ReuseSearch:
                     manifest=made.manifest,
                     maker=made.ref,
                     message=made_before(made.ref),
+                    disposed=asked.key in disposed,
                 )
                 yield ReuseResult(number=asked.number, adopted=adopted)
             elif made is not None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from pilotage.language import ConcreteBinary, ConcretePackage, Expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
+from pilotage.language.file_plan import brings_files
 from pilotage.language.named_files import differing_of, script_file, words_of
 from pilotage.language.package_inputs import ManifestOf, concrete, left_out_names, open_patterns, staged_names
 from pilotage.language.text.names import tidy_name
@@ -37,6 +40,7 @@ from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.model.site import Site
 from pilotage.ports import Mark
 from pilotage.service.works.plain_orders import PlainBlock, keeps_failed, plain_block
+from pilotage.service.works.site_files import NO_SITE, SiteFiles, cached_inputs
 
 NO_MARK = Mark()
 
@@ -44,14 +48,15 @@ NO_MARK = Mark()
 class BlockWork:
     """What the work orders of a block's packages have in common."""
 
-    __slots__ = ("brought", "differing", "plain", "takes_files")
+    __slots__ = ("brings_files", "brought", "differing", "plain", "takes_files")
 
     def __init__(self, block: Block, expansion: Expansion, origin: Origin) -> None:
         captured = origin.captured
         names = [name for name in words_of(block, expansion.definition) if name in captured]
-        self.brought = {name: _brought(name, captured[name]) for name in names}
-        self.differing = list(_differing(block, expansion, captured)) if captured else []
+        self.brought = {name: _brought(name, captured[name], origin) for name in names}
+        self.differing = list(_differing(block, expansion, origin)) if captured else []
         self.takes_files = bool(block.inputs())
+        self.brings_files = brings_files(block, expansion.definition)  # to the cache of the site
         # For one package, preparing the fast path takes longer than the normal one.
         self.plain: PlainBlock | None = plain_block(block, expansion.definition) if block.count > 1 else None
 
@@ -97,13 +102,14 @@ def compose(
     mark: Mark = NO_MARK,
     site: Site | None = None,
     way: int | None = None,
+    files: SiteFiles = NO_SITE,
 ) -> Work:
     """The work order of an assignment: `number` is its package in the expansion, `staged` the folder for its outputs.
 
     `manifest_of` returns the granted manifest of a package by its number; `granted` are the numbers of the packages
     that the assignment names as inputs, in order, if known. `kept` is a folder for outputs of finished binaries, or
     empty; `mark` lets an agent recognize its folders. `site` determines how software is started; `way` overrides that
-    choice.
+    choice. `files` has the files that were brought to the site. Raises `NotAtSite`.
     """
     block, position = expansion.locate(number)
     common = _works_of(expansion, origin).of(block, expansion)
@@ -115,6 +121,8 @@ def compose(
     if common.plain is not None and not left_out:
         written = common.plain.write(position)
         inputs = _inputs(written.inputs, (), common, position, origin, granted, manifest_of)
+        if common.brings_files:
+            inputs = (*inputs, *cached_inputs(expansion, number, site, files))
         return Work(
             path=_path(expansion.definition.job, assignment.ref.package),
             name=written.name,
@@ -126,6 +134,8 @@ def compose(
             inputs=inputs,
             binaries=written.binaries,
             keep_failed=origin.keep_failed or common.plain.keep_failed,
+            cache=files.cache if common.brings_files else "",
+            visible_seconds=files.visible_seconds if inputs else 0.0,
         )
     choose: Choose | None = None
     if way is not None:
@@ -135,12 +145,18 @@ def compose(
     package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of, choose=choose)
     inside = open_patterns(package, block)
     inputs = _inputs(staged_names(package), inside, common, position, origin, granted, manifest_of)
+    if common.brings_files:
+        inputs = (*inputs, *cached_inputs(expansion, number, site, files))
     kept_folder = ""
     if kept and len(package.binaries) > 1 and not package.startup:
         kept_folder = f"{kept}/{assignment.ref.job}-{assignment.ref.package}-{assignment.epoch}"
-    return _work(
+    work = _work(
         package, block, origin, expansion.definition, inputs=inputs, staged=staged, kept=kept_folder, mark=mark
     )
+    if work.inputs and (files.visible_seconds or common.brings_files):
+        cache = files.cache if common.brings_files else ""
+        work = msgspec.structs.replace(work, cache=cache, visible_seconds=files.visible_seconds)
+    return work
 
 
 def compose_every_way(
@@ -151,13 +167,15 @@ def compose_every_way(
     *,
     manifest_of: ManifestOf,
     granted: Sequence[int] | None = None,
+    site: Site | None = None,
+    files: SiteFiles = NO_SITE,
 ) -> list[Work]:
     """The work orders of an assignment for every way that a site may start it; nearly always one."""
     count = ways_count(expansion, number)
     return [
         compose(
             expansion, number, assignment, origin, staged="", manifest_of=manifest_of, granted=granted,
-            way=way if count > 1 else None,
+            site=site, way=way if count > 1 else None, files=files,
         )
         for way in range(count)
     ]  # fmt: skip
@@ -204,7 +222,7 @@ def _inputs(
             found[name] = WorkInput(name=name, sha256=file.sha256, size_bytes=file.size_bytes, made=True)
         elif name not in found:
             captured = origin.captured.get(name)
-            found[name] = _brought(name, captured) if captured is not None else WorkInput(name=name)
+            found[name] = _brought(name, captured, origin) if captured is not None else WorkInput(name=name)
     for column, by_value in common.differing:
         chosen = by_value.get(column.value(position))
         if chosen is not None:
@@ -213,25 +231,27 @@ def _inputs(
 
 
 def _differing(
-    block: Block, expansion: Expansion, captured: Mapping[str, Captured]
+    block: Block, expansion: Expansion, origin: Origin
 ) -> Iterator[tuple[Column, dict[str | tuple[str, ...], WorkInput]]]:
     """The programs and scripts that vary between the packages of a block, by the values of their variable."""
+    captured = origin.captured
     for each in differing_of(block, expansion.definition):
         brought: dict[str | tuple[str, ...], WorkInput] = {
-            value: _brought(name, captured[name]) for value, name in each.names.items() if name in captured
+            value: _brought(name, captured[name], origin) for value, name in each.names.items() if name in captured
         }
         column = block.column(each.variable)
         if brought and column is not None:
             yield column, brought
 
 
-def _brought(name: str, captured: Captured) -> WorkInput:
+def _brought(name: str, captured: Captured, origin: Origin) -> WorkInput:
     return WorkInput(
         name=name,
         sha256=captured.sha256,
         size_bytes=captured.size_bytes,
         content=captured.content,
         executable=captured.executable,
+        stored=bool(origin.sent_from) and not captured.content,
     )
 
 
@@ -298,7 +318,7 @@ def _provenance(package: ConcretePackage, origin: Origin, definition: Definition
     if not (asked.script or asked.core_bytes or probes):
         return None
     name = script_file(asked.script) if asked.script else ""
-    files = (_brought(name, origin.captured[name]),) if name in origin.captured else ()
+    files = (_brought(name, origin.captured[name], origin),) if name in origin.captured else ()
     return WorkProvenance(script=asked.script, files=files, core_bytes=asked.core_bytes, probes=probes)
 
 
@@ -318,9 +338,13 @@ def _binary(binary: ConcreteBinary, block: Block, values: Values, *, name: str) 
         stdout=binary.stdout,
         stderr=binary.stderr,
         outputs=tuple(
-            WorkOutput(expression=o.declared.expression, folder=_folder(o.declared.folder, values))
+            WorkOutput(
+                expression=o.declared.expression,
+                folder=_folder(o.declared.folder, values),
+                stored=o.declared.stored_as,
+            )
             if o.declared.expression
-            else WorkOutput(name=o.name, pattern=block.makes_pattern(o.declared))
+            else WorkOutput(name=o.name, pattern=block.makes_pattern(o.declared), stored=o.declared.stored_as)
             for o in binary.outputs
         ),
         error_codes=dict(binary.error_codes),
@@ -340,5 +364,5 @@ def _script(script: Script | None, origin: Origin) -> WorkScript | None:
         argv=script.run,
         defer_exit_code=script.defer_exit_code,
         defer_seconds=script.defer_seconds or 0.0,
-        files=(_brought(name, origin.captured[name]),) if name in origin.captured else (),
+        files=(_brought(name, origin.captured[name], origin),) if name in origin.captured else (),
     )

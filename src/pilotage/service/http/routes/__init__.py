@@ -2,7 +2,9 @@
 
 __all__ = [
     "agents",
+    "content",
     "events",
+    "files",
     "jobs",
     "operations",
     "outputs",
@@ -11,4 +13,5 @@ __all__ = [
     "sites",
     "subscriptions",
     "system",
+    "transfers",
 ]

@@ -38,6 +38,16 @@ def _file(agents: AgentExchange, request: ApiRequest, job: str) -> Awaitable[Rep
     return agents.file(request, job)
 
 
+def _transfer(agents: AgentExchange, request: ApiRequest, key: str) -> Awaitable[Reply[bytes]]:
+    """A file of a store that a site agent is to bring to its site, or the piece of it that `Range` names."""
+    return agents.transfer(request, key)
+
+
+def _cached(agents: AgentExchange, request: ApiRequest, name: str) -> Awaitable[Reply[bytes]]:
+    """A file in the cache of the agent's site, or the piece of it that `Range` names."""
+    return agents.cached(request, name)
+
+
 def _stage(agents: AgentExchange, request: ApiRequest, place: str) -> Awaitable[Reply[None]]:
     """Receive a piece of an output."""
     return agents.stage(request, place)
@@ -69,6 +79,15 @@ AGENT_ROUTES = (
     msgspec.structs.replace(log_events, path=f"{PREFIX}events", answered_by="agents", stands_for=log_events.path),
     _route("GET", "content/{sha256:path}", _content, "Content that a job brought along", media_type=OCTETS),
     _route("GET", "files/{job:path}", _file, "A file of a job's folder", media_type=OCTETS),
+    _route(
+        "GET",
+        "transfers/{key:path}",
+        _transfer,
+        "A file that a site agent is to bring to its site",
+        needs=(SITE_AGENT,),
+        media_type=OCTETS,
+    ),
+    _route("GET", "cached/{name:path}", _cached, "A file in the cache of the agent's site", media_type=OCTETS),
     _route("PUT", "staged/{place:path}", _stage, "A piece of an output; its size has no bound", status=204),
     _route("*", "{place:path}", _nothing, "Any other path"),
 )

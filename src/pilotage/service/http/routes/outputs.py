@@ -13,7 +13,7 @@ from pilotage.model.answers import LogPlace, Measured, OutputsPage, PackageOutpu
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.jobs.layout import PackageId
-from pilotage.reading.access import READ
+from pilotage.reading.access import READ, Principal
 from pilotage.reading.queries import package_place
 from pilotage.reading.views import View
 from pilotage.service.http.backend import JobBackend
@@ -175,6 +175,16 @@ async def package_outputs(
     return await services.ask(answer)
 
 
+def granted_files(services: Services, user: Principal, job: str, package: str) -> tuple[JobRow, tuple[OutputFile, ...]]:
+    """A job, and the granted outputs of one of its packages; raises `UnknownJob` and `UnknownPackage`."""
+    row = services.reader.job(user, job)
+    place = package_place(package)
+    facts = services.reader.package(row, place).facts
+    granted = facts.attempts.get(facts.attempt or 0) if facts is not None else None
+    is_granted = granted is not None and granted.granted_at is not None
+    return row, _manifest(services, row, place, granted) if granted is not None and is_granted else ()
+
+
 def _output(
     services: Services, backend: JobBackend, job: JobRow, place: PackageId, facts: PackageFacts | None
 ) -> PackageOutput:
@@ -262,7 +272,12 @@ async def job_outputs(
                 PublishedFile(name=file.name, size_bytes=file.size_bytes, sha256=file.sha256, package=each.place.dotted)
                 for file in _manifest(services, row, each.place, granted)
             ]
-        return OutputsPage(folder=backend.folder_of(row) or "", files=tuple(files), next=found.next)
+        return OutputsPage(
+            folder=backend.folder_of(row) or "",
+            files=tuple(files),
+            next=found.next,
+            sent_from=backend.sent_from(row),
+        )
 
     return await services.ask(answer)
 

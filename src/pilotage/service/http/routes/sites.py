@@ -173,9 +173,9 @@ async def try_site(request: ApiRequest, services: ServicesArgument, site: SitePa
 async def _operated(request: ApiRequest, services: Services, site: str, deed: SiteDeed, key: str | None) -> Accepted:
     backend = backend_of(services)
     message = _message(await request.body())
-    known = await asyncio.wrap_future(backend.jobs.ask(_names))
+    known = await asyncio.wrap_future(backend.jobs.ask(site_names))
     if site not in known:
-        raise _unknown(site, known)
+        raise unknown_site(site, known)
 
     def operate() -> Awaitable[Accepted]:
         return asyncio.wrap_future(backend.jobs.operate_site(deed, site, message=message))
@@ -204,8 +204,8 @@ async def _known(request: ApiRequest, services: Services, only: str | None) -> l
     if backend is not None and runs:
         stands = await asyncio.wrap_future(backend.jobs.ask(lambda engine: _stands(engine, only)))
     if only is not None and only not in rows and only not in stands:
-        served = await asyncio.wrap_future(backend.jobs.ask(_names)) if backend is not None and runs else []
-        raise _unknown(only, {*rows, *served})
+        served = await asyncio.wrap_future(backend.jobs.ask(site_names)) if backend is not None and runs else []
+        raise unknown_site(only, {*rows, *served})
     names = [only] if only is not None else [*stands, *sorted(rows.keys() - stands.keys())]
     found = []
     for name in names:
@@ -285,11 +285,13 @@ def _view(known: _SiteRecord) -> SiteView:
     )
 
 
-def _names(engine: Engine) -> list[str]:
+def site_names(engine: Engine) -> list[str]:
+    """The names of the sites that the engine knows."""
     return list(engine.state.sites.by_name)
 
 
-def _unknown(site: str, known: Collection[str]) -> UnknownSite:
+def unknown_site(site: str, known: Collection[str]) -> UnknownSite:
+    """The error for a site that is not among the known ones."""
     hint = did_you_mean(site, sorted(known)) or "list all: pilotage site list"
     return UnknownSite("no such site", subject=f"site {site[:64]}", next_step=hint)
 

@@ -1,0 +1,3 @@
+"""Copies files between stores, the caches of sites and site agents: limited, verified, resumed and counted."""
+
+__all__ = ["cache_folder", "fetching", "file_orders", "ledger", "meter", "pool", "storing", "streaming", "transfers"]

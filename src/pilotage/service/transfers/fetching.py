@@ -1,0 +1,147 @@
+"""Fetches one file from its store into a cache: resumed where it broke off, verified before it gets its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from pilotage.model.locators import shown_locator
+from pilotage.model.texts import clipped
+from pilotage.ports.job_tree import StoreError
+from pilotage.ports.store import FileChanged, NotInStore, Store, StoreObject, StoreUnreachable
+from pilotage.service.transfers.cache_folder import CacheFolder, Draft, VerifiedFile
+from pilotage.service.transfers.meter import Meter, TimedOut
+
+Result = TypeVar("Result")
+FAULT_MAX = 500
+"""The longest text of a fault, in characters."""
+
+
+class Truncated(StoreError):
+    """The store sent less than the file has: try again."""
+
+    reason = "truncated"
+    retryable = True
+
+
+class WrongChecksum(StoreError):
+    """A copy has another content than the file: it was damaged on its way, or the store keeps it wrongly."""
+
+    reason = "wrong-checksum"
+    retryable = True
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a transfer is tried, and how long it pauses; a try that moved bytes before it broke off starts anew."""
+
+    tries: int = 8
+    first_seconds: float = 1.0
+    seconds_max: float = 60.0
+
+    def pause_seconds(self, failed: int) -> float:
+        """The pause after so many failures in a row: each is twice as long as the one before."""
+        return min(self.seconds_max, self.first_seconds * 2.0 ** (failed - 1))
+
+
+def retried(do: Callable[[], Result], *, meter: Meter, policy: RetryPolicy) -> Result:
+    """Try until it works, until a fault that will not pass, or until nothing has moved for too many tries."""
+    failed = 0
+    while True:
+        moved = meter.bytes_moved
+        meter.tries += 1
+        try:
+            meter.check()
+            return do()
+        except StoreError as fault:
+            meter.fault = clipped(f"{fault.reason}: {fault.what}", FAULT_MAX)
+            if not fault.retryable:
+                raise
+            is_cut = isinstance(fault, StoreUnreachable) and meter.bytes_moved > moved
+            failed = 1 if is_cut else failed + 1
+            if failed >= policy.tries:
+                raise
+        meter.pause(policy.pause_seconds(failed))
+
+
+def fetch(
+    store: Store,
+    locator: str,
+    *,
+    cache: CacheFolder,
+    name: str,
+    meter: Meter,
+    allowed_seconds: Callable[[int], float],
+    policy: RetryPolicy,
+) -> VerifiedFile:
+    """Bring a file into a cache under a name; one that is there and was verified is not fetched again.
+
+    `allowed_seconds` is the time limit for a size. A draft stays if a later order may go on with it. Raises
+    `StoreError`, `TransferStopped`.
+    """
+    there = cache.verified(name, locator=locator)
+    if there is not None:
+        meter.total_bytes = meter.bytes_done = there.size_bytes
+        return there
+    with cache.draft(name) as draft:
+
+        def once() -> VerifiedFile:
+            found = store.stat(locator)
+            if found is None:
+                raise NotInStore("no such file", subject=shown_locator(locator))
+            meter.total_bytes = found.size_bytes if found.size_bytes >= 0 else None
+            meter.allow(allowed_seconds(max(0, found.size_bytes)))
+            draft.begin(found.version)
+            _fill(draft, store, found, meter)
+            meter.check()  # one that was given up must not publish
+            return draft.publish(locator=locator)
+
+        try:
+            return retried(once, meter=meter, policy=policy)
+        except StoreError as fault:
+            if not fault.retryable and not isinstance(fault, TimedOut):
+                draft.discard()
+            raise
+        except OSError:  # of the cache: its disk is full, or cannot be used
+            with suppress(OSError):
+                draft.discard()
+            raise
+
+
+def pieces(store: Store, found: StoreObject, *, offset: int) -> Iterator[bytes]:
+    """The content of this version of a file from an offset on; leaving the loop ends the transfer."""
+    reading = store.read(found.locator, offset=offset, version=found.version)
+    try:
+        yield from reading
+    finally:
+        if isinstance(reading, Generator):
+            reading.close()
+
+
+def _fill(draft: Draft, store: Store, found: StoreObject, meter: Meter) -> None:
+    """Bring a draft to its full size, and verify it."""
+    size_bytes, subject = found.size_bytes, shown_locator(found.locator)
+    if 0 <= size_bytes < draft.size_bytes:
+        draft.restart()
+        draft.begin(found.version)
+    meter.bytes_done = draft.size_bytes
+    try:
+        if draft.size_bytes != size_bytes:
+            for piece in pieces(store, found, offset=draft.size_bytes):
+                if 0 <= size_bytes < draft.size_bytes + len(piece):
+                    raise FileChanged("the store sends more than the file has", subject=subject)
+                meter.check()
+                draft.append(piece)
+                meter.advance(len(piece))
+        if 0 <= size_bytes != draft.size_bytes:
+            got = f"{draft.size_bytes:,} bytes"
+            raise Truncated("the file ends too early", subject=subject, expected=f"{size_bytes:,} bytes", got=got)
+        if found.sha256 and draft.sha256 != found.sha256:
+            raise WrongChecksum("the file came damaged", subject=subject, expected=found.sha256, got=draft.sha256)
+        if not found.version and store.stat(found.locator) != found:
+            raise FileChanged("the file changed while it was read", subject=subject)
+    except (FileChanged, WrongChecksum):
+        draft.restart()
+        raise
