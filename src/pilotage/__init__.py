@@ -13,7 +13,8 @@ from pilotage.model.version import VERSION
 if TYPE_CHECKING:
     from pilotage.agent import Producer
     from pilotage.app import load
-    from pilotage.app.api import Client, arun, clean, obsolete_files, plan, run, stream, submit
+    from pilotage.app.api import arun, clean, obsolete_files, plan, run, stream, submit
+    from pilotage.app.client import Client, Subscription
     from pilotage.app.jobs.results import Output, PackagesFailed, Result
     from pilotage.language import Expansion, LoadedJob
     from pilotage.language.builder import Job
@@ -37,6 +38,7 @@ __all__ = [
     "Producer",
     "Result",
     "RunPlan",
+    "Subscription",
     "__version__",
     "arun",
     "clean",
@@ -49,7 +51,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Client": "pilotage.app.api",
+    "Client": "pilotage.app.client",
     "DocumentError": "pilotage.model.errors",
     "Expansion": "pilotage.language",
     "Job": "pilotage.language.builder",
@@ -62,6 +64,7 @@ _MODULES = {
     "Producer": "pilotage.agent",
     "Result": "pilotage.app.jobs.results",
     "RunPlan": "pilotage.model.jobs.submission",
+    "Subscription": "pilotage.app.client",
     "arun": "pilotage.app.api",
     "clean": "pilotage.app.api",
     "load": "pilotage.app",

@@ -27,6 +27,10 @@ BUILT_IN: dict[Group, dict[str, str]] = {
     },
     "pilotage.stores": {
         "file": "pilotage.adapters.stores.folder:folder_store",
+        "http": "pilotage.adapters.stores.http.store:http_store",
+        "https": "pilotage.adapters.stores.http.store:http_store",
+        "s3": "pilotage.adapters.stores.s3:s3_store",
+        "sftp": "pilotage.adapters.stores.sftp.store:sftp_store",
     },
 }
 """The entry points of this distribution, as `pyproject.toml` lists them."""

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from pilotage.app.jobs.results import Output, Result, output_of
-from pilotage.app.jobs.submit import RunSettings, Source, source_of, submit_loaded, submit_to
+from pilotage.app.jobs.submit import RunSettings, Source, source_of, submit_to
 from pilotage.app.jobs.watch import JobWatcher
 from pilotage.app.service.session import Session
-from pilotage.app.state_folder import state_folders
-from pilotage.client import find_addresses
 from pilotage.model.answers import Progress
 from pilotage.model.jobs.run_options import RunKeywords, declared_options
 
@@ -33,7 +31,7 @@ Watched = Callable[[Progress], object]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def _with_run_options(function: Function) -> Function:
+def with_run_options(function: Function) -> Function:
     """Name each of the `**options` in the signature of a function, where notebooks and `help` look for keywords."""
     signature = inspect.signature(function)
     named = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -63,7 +61,7 @@ def plan(
     return plan_run(source, RunSettings(slots=slots, fresh=fresh))
 
 
-@_with_run_options
+@with_run_options
 def submit(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -82,7 +80,7 @@ def submit(
     return result
 
 
-@_with_run_options
+@with_run_options
 def run(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -111,7 +109,7 @@ def run(
     )
 
 
-@_with_run_options
+@with_run_options
 async def arun(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -140,7 +138,7 @@ async def arun(
         raise
 
 
-@_with_run_options
+@with_run_options
 def stream(
     job: Job | LoadedJob | str | os.PathLike[str],
     *,
@@ -183,56 +181,6 @@ def clean(
 
     source = source_of(job, folder=folder, parameters=parameters)
     return cleaning.remove_obsolete(source, cleaning.obsolete_files(source))
-
-
-class Client:
-    """A client of a running service, for Python: submit jobs to it, and find them by id.
-
-    Without a URL it uses the server that PILOTAGE_SERVER names, or the one that runs in the current folder or above it.
-    The files of a job must be visible to that service under the same path.
-    """
-
-    def __init__(self, server: str | None = None, *, token_file: str | None = None) -> None:
-        """Choose the server; opens no connection yet. Raises `NoServer` if none is known."""
-        (self._address,) = find_addresses(
-            [server] if server else [],
-            token_files=[token_file] if token_file else [],
-            environment=os.environ,
-            state_folders=state_folders(environment=os.environ, folder=Path.cwd()),
-        )
-
-    @property
-    def url(self) -> str:
-        """The URL of the server."""
-        return self._address.url
-
-    @_with_run_options
-    def submit(
-        self,
-        job: Job | LoadedJob | str | os.PathLike[str],
-        *,
-        folder: str | Path | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        targets: str | Sequence[str] = (),
-        **options: Unpack[RunKeywords],
-    ) -> Result:
-        """Submit a job there and return at once; `Result.wait` waits for it."""
-        source = source_of(job, folder=folder, parameters=parameters, targets=targets)
-        loaded = source.load()
-        with self._address.server() as server:
-            brought = submit_loaded(source, loaded, server, RunSettings(**options))
-        return self.result(brought.answer.job, folder=source.folder)
-
-    def result(self, job: str, *, folder: str | Path | None = None) -> Result:
-        """A job of that service by id, as it is now; raises `ServerRefused` if there is none."""
-        following = self._following(job)
-        try:
-            return Result(following, following.progress(), folder=Path(folder or ".").absolute())
-        finally:
-            following.close()
-
-    def _following(self, job: str) -> JobWatcher:
-        return JobWatcher(self._address.server, job)
 
 
 class Callbacks:

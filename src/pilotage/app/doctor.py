@@ -155,6 +155,9 @@ def _installed(settings: Settings, world: HostSystem) -> Iterator[Finding]:
     if settings.journal.url.startswith(_POSTGRESQL) and missing_extra("postgres"):
         message, step = "the book is in PostgreSQL, and psycopg is not installed", "pip install 'pilotage[postgres]'"
         yield Finding(hop="installation", verdict="bad", message=message, next_step=f"install it: {step}")
+    if any(store.url.startswith("s3:") for store in settings.stores) and missing_extra("s3"):
+        message, step = "a store has s3: locators, and obstore is not installed", "pip install 'pilotage[s3]'"
+        yield Finding(hop="installation", verdict="bad", message=message, next_step=f"install it: {step}")
 
 
 def _disk(state: Path, world: HostSystem) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ def plan_run(source: Source, how: RunSettings) -> RunPlan:
 
 def _without_a_service(source: Source, sent: Submission, how: RunSettings) -> RunPlan:
     from pilotage.app.job_stores import copied_job_stores
+    from pilotage.app.store_registry import known_stores
     from pilotage.service.jobs.preview import plan
 
     settings = load_settings(environment=os.environ, folder=source.folder, flags={})
@@ -59,6 +60,7 @@ def _without_a_service(source: Source, sent: Submission, how: RunSettings) -> Ru
             admission=admission,
             now=time.time(),
             executors=executors_of(sites),
+            stores=known_stores(settings),
             slots=slots,
         )
 

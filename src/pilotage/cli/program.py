@@ -51,6 +51,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("submit", "Show the progress of a job until it ends."),
     },
     "sites": {
+        "files": ("files", "Show the files that were brought to sites, why they are kept; pin and purge them."),
         "site": ("site", "Manage sites: add, test, list, hibernate, wake."),
     },
     "book": {

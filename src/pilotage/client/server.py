@@ -32,6 +32,8 @@ ANSWER_SECONDS = 60.0
 JSON = "application/json"
 BYTES = "application/octet-stream"
 PAUSES_SECONDS = (0.2, 1.0, 2.0)
+PIECE_BYTES = 2**20
+"""How much of a file is received at once."""
 
 Parameters = Mapping[str, str | int | float | None]
 
@@ -82,6 +84,48 @@ class Server:
     def upload(self, path: str, content: bytes, *, method: str = "POST") -> Any:
         """POST or PUT raw bytes; return the decoded answer."""
         return self._asked(method, path, None, content, kind=BYTES)
+
+    def upload_piece(self, path: str, content: bytes, *, content_range: str, answer_seconds: float) -> Any:
+        """PUT a piece of a file; return the decoded answer, which may take so long beyond the usual."""
+        usual_seconds = self._answer_seconds
+        self._patience(usual_seconds + answer_seconds)
+        try:
+            return self._asked("PUT", path, None, content, kind=BYTES, more={"Content-Range": content_range})
+        finally:
+            self._patience(usual_seconds)
+
+    def head(self, path: str) -> tuple[int, Mapping[str, str]]:
+        """HEAD a path: the status, which may be that of a refusal, and the headers in lower case."""
+        try:
+            http = self._http = self._http or self._connect()
+            response = self._request(http, "HEAD", path, None, {"Accept": JSON})
+            response.read()
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            raise self._unreachable(error) from error
+        if response.will_close:
+            self.close()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}
+
+    def pieces(self, path: str, parameters: Parameters | None = None, *, offset: int = 0) -> Iterator[bytes]:
+        """GET a file from an offset, in pieces, on a connection of its own; raises `ServerUnreachable` if it breaks off."""
+        http = self._connect()
+        try:
+            more = {"Accept": BYTES, **({"Range": f"bytes={offset}-"} if offset else {})}
+            try:
+                response = self._request(http, "GET", _with(path, parameters), None, more)
+                if response.status not in (200, 206) or (offset and response.status != 206):
+                    raise self._refusal(response.status, response.read(ANSWER_BYTES_MAX))
+                left = int(response.getheader("Content-Length") or 0)
+                while left and (piece := response.read(min(PIECE_BYTES, left))):
+                    left -= len(piece)
+                    yield piece
+                if left:
+                    raise ConnectionResetError("the answer broke off")
+            except (OSError, HTTPException, ValueError) as error:
+                raise self._unreachable(error) from error
+        finally:
+            http.close()
 
     def content(self, path: str) -> bytes:
         """GET a path as raw bytes."""
@@ -148,9 +192,10 @@ class Server:
         *,
         kind: str = JSON,
         key: str = "",
+        more: Mapping[str, str] | None = None,
     ) -> Any:
         body = content if kind == BYTES else None if content is None else msgspec.json.encode(content)
-        headers = {"Accept": JSON}
+        headers = {"Accept": JSON, **(more or {})}
         if body is not None:
             headers["Content-Type"] = kind
         if key:
@@ -180,6 +225,12 @@ class Server:
         except (OSError, HTTPException, ValueError) as error:
             self.close()
             raise self._unreachable(error) from error
+
+    def _patience(self, seconds: float) -> None:
+        """Wait so long for each answer."""
+        self._answer_seconds = seconds
+        if self._http is not None and self._http.sock is not None:
+            self._http.sock.settimeout(seconds)
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
         http = self._http

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,11 +17,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilotage.adapters.settings.tokens import ensure_token
 from pilotage.app.doctor import CheckedFolder, Finding, HostSystem, diagnose, folder_to_check
 from pilotage.model.settings.settings import JournalSettings, ServiceSettings, Settings
+from pilotage.model.settings.stores import StoreSettings
 from pilotage.service.announcement import Announcement, announced
 from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.listener import Listener, bind, bind_local, url_of
@@ -56,6 +59,15 @@ def test_what_an_installation_lacks_is_named(state: Path) -> None:
     finding = findings(state, missing_parts=lambda: ["httptools", "uvicorn"])["installation"]
     assert (finding.verdict, finding.message.endswith("httptools, uvicorn")) == ("bad", True)
     assert finding.next_step == "install them: pip install httptools uvicorn"
+
+
+def test_a_store_of_s3_without_its_extra_is_told(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = (StoreSettings(name="tape", url="s3://tape"),)
+    settings = msgspec.structs.replace(settings_of(state), stores=stores)
+    assert "installation" not in findings(state, settings)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    found = findings(state, settings)["installation"]
+    assert (found.verdict, "pilotage[s3]" in found.next_step) == ("bad", True)
 
 
 def test_a_healthy_folder_has_nothing_bad(state: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from pilotage.app.documents.earlier_jobs import BookedJobs, _in_tree, _job
+from pilotage.app.documents.earlier_jobs import BookedJobs, _cached_files, _in_tree, _job
 from pilotage.client import Server, ServerRefused
+from pilotage.language.folder import CachedFile
 from pilotage.model.errors import PilotageError
 
 
@@ -81,3 +82,47 @@ def test_a_file_is_named_from_the_folder_of_the_document(tmp_path: Path) -> None
 
 def test_where_there_is_no_book_no_job_is_known(tmp_path: Path) -> None:
     assert BookedJobs(tmp_path).outputs("raw", "*") is None
+
+
+class ToldSites:
+    """A service that lists the cached files of one site page by page."""
+
+    def __init__(self, *pages: list[dict[str, Any]], code: str = "unknown_site") -> None:
+        self.pages = list(pages)
+        self.code = code
+        self.asked: list[dict[str, Any]] = []
+
+    def get(self, path: str, parameters: dict[str, Any] | None = None) -> Any:
+        assert path == "/v1/files"
+        assert parameters is not None
+        self.asked.append(parameters)
+        if parameters["site"] != "farm":
+            raise ServerRefused("no such site", subject=path, status=404, code=self.code)
+        at = len(self.asked)
+        return {"files": self.pages[at - 1], "next": f"page-{at}" if at < len(self.pages) else None}
+
+
+def cached(site: ToldSites, name: str = "farm") -> list[CachedFile] | None:
+    return _cached_files(cast("Server", site), name)
+
+
+def test_only_files_that_are_there_are_cached_ones_and_all_pages_are_read() -> None:
+    told = ToldSites(
+        [
+            {"locator": "s3://b/a", "size_bytes": 7, "state": "present"},
+            {"locator": "s3://b/b", "size_bytes": None, "state": "ordered"},
+        ],
+        [{"locator": "job:J1/c", "size_bytes": 0, "state": "present"}],
+    )
+    assert cached(told) == [CachedFile("s3://b/a", 7), CachedFile("job:J1/c", 0)]
+    assert [each["cursor"] for each in told.asked] == [None, "page-1"]
+
+
+def test_an_unknown_site_has_no_list_and_another_refusal_is_told() -> None:
+    assert cached(ToldSites(), "fram") is None
+    with pytest.raises(ServerRefused):
+        cached(ToldSites(code="forbidden"), "fram")
+
+
+def test_a_folder_without_a_book_knows_no_site(tmp_path: Path) -> None:
+    assert BookedJobs(tmp_path).cached_files("farm") is None

@@ -287,7 +287,7 @@ def test_a_job_is_made_also_where_everything_of_it_was_made_before(server: Canne
     """Its outputs, its stream and its calls come from it."""
     pilotage.run(job())
     pilotage.Client(server.url).submit(job())
-    submitted = [asked.body for asked in server.asked if asked.method == "POST"]
+    submitted = [asked.body for asked in server.asked if (asked.method, asked.path) == ("POST", "/v1/jobs")]
     assert [each.get("only_if_needed", False) for each in submitted] == [False, False]
 
 

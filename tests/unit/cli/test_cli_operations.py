@@ -45,7 +45,8 @@ def test_a_document_is_submitted_for_some_of_its_files_alone(canned: CannedServe
     Path("sub/other.yaml").write_text(text)
     assert run("submit", "2.dat").stdout == "j-1\n"
     assert run("submit", "sub/other.yaml", "sub/3.dat", "1.dat").exit_code == 0
-    sent = [(body["document"], body["lists"]["lists"]["targets"]) for _, body in posted(canned)]
+    jobs = [body for path, body in posted(canned) if path == "/v1/jobs"]
+    sent = [(body["document"], body["lists"]["lists"]["targets"]) for body in jobs]
     assert sent == [("pilotage.yaml", ["2.dat"]), ("other.yaml", ["3.dat", "1.dat"])]
     assert "nothing in this document makes '4.dat'" in refused("submit", "4.dat")
 
@@ -560,7 +561,10 @@ def test_a_file_of_somebody_else_is_not_written_over(canned: CannedServer, resul
     result = run("outputs", "j", "--to", "mine")
     assert (result.exit_code, posted(canned)) == (1, [])
     assert "mine/a.dat: another file is there already" in result.stderr
-    assert "move mine/a.dat away, or name another folder; then run this again" in result.stderr
+    assert (
+        "move mine/a.dat away, or name another folder, or replace it with --replace; then run this again"
+        in result.stderr
+    )
     assert "restart" not in result.stderr
     assert (tmp_path / "mine" / "a.dat").read_bytes() == b"own"
 

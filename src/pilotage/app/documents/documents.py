@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pilotage.language import LoadedJob as LoadedJob  # noqa: PLC0414 # offered on
     from pilotage.language import LoadResult as LoadResult  # noqa: PLC0414 # offered on
     from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
-    from pilotage.language.folder import EarlierOutputs
+    from pilotage.language.folder import CachedFile, EarlierOutputs
 
 STANDARD_INPUT = "-"
 NOT_WRITTEN = "what would be written"
@@ -133,11 +133,18 @@ class EarlierJobs:
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
         """The outputs of a job that match a pattern; the job is given by id or name."""
+        return self._opened().outputs(job, pattern)
+
+    def cached_files(self, site: str) -> list[CachedFile] | None:
+        """The files in the cache of a site."""
+        return self._opened().cached_files(site)
+
+    def _opened(self) -> BookedJobs:
         if self._booked is None:
             from pilotage.app.documents.earlier_jobs import BookedJobs
 
             self._booked = BookedJobs(self._place.absolute())
-        return self._booked.outputs(job, pattern)
+        return self._booked
 
 
 def read_source(source: str) -> bytes:
@@ -253,12 +260,13 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     edges: int | None = None
     critical_path_seconds: float | None = None
     late: tuple[LateStage, ...] = ()  # stages whose packages are not known yet
+    moved: str = ""  # what is brought to sites and stored, in a sentence
     losses: int = 0  # parts of an imported document that have no meaning here
 
 
 _PROBLEM_FIELDS = ("file", "line", "column", "code", "message", "hint")
 _LATER_CONTROLS = re.compile("[\x7f-\x9f]")  # JSON itself escapes only the earlier ones
-_NOT_IN_JSON = ("file", "late", "losses")
+_NOT_IN_JSON = ("file", "late", "losses", "moved")
 
 
 def check(
@@ -268,6 +276,8 @@ def check(
     from pilotage.language import DiskFolder
     from pilotage.language.drawing.file_count import count_files
     from pilotage.language.expansion.advice import warn_of_missing_programs
+    from pilotage.language.file_checks import files_summary
+    from pilotage.language.file_plan import file_plan_of
 
     loaded = examine(source, source_format=source_format, parameters=parameters)
     if loaded.read is not None and loaded.format == "yaml":
@@ -288,6 +298,7 @@ def check(
             "edges": expansion.graph.edge_count,
             "critical_path_seconds": expansion.critical_path_seconds(),
             "late": expansion.late,
+            "moved": files_summary(expansion, file_plan_of(expansion)),
         }
     return CheckResult(
         file=loaded.report.file, valid=not errors, errors=errors, warnings=warnings, losses=len(loaded.losses), **known

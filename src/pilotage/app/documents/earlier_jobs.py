@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pilotage.app.service.session import nearest_address
 from pilotage.client.errors import ServerRefused
-from pilotage.language.folder import EarlierOutputs
+from pilotage.language.folder import CachedFile, EarlierOutputs
 from pilotage.language.text.patterns import matches
 from pilotage.model.errors import PilotageError
 from pilotage.model.states import FINAL_NAMES
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pilotage.client.server import Server
 
 _JOBS_AT_ONCE = 1000
+_FILES_AT_ONCE = 1000
 
 
 class BookedJobs:
@@ -36,6 +37,16 @@ class BookedJobs:
         if found is None:
             return None
         return EarlierOutputs(found[0], sorted(name for name in found[1] if matches(pattern, name)))
+
+    def cached_files(self, site: str) -> list[CachedFile] | None:
+        """The files in the cache of a site; None if it has no such site."""
+        from pilotage.app.service.offline import server_or_book
+
+        address = nearest_address(self._folder)
+        if address is None:
+            return None
+        with server_or_book(address) as server:
+            return _cached_files(server, site)
 
     def _ask(self, job: str) -> tuple[str, list[str]] | None:
         from pilotage.app.service.offline import server_or_book
@@ -74,6 +85,26 @@ def _job(server: Server, word: str) -> dict[str, Any] | None:
         cursor = page["next"]
         if cursor is None:
             return max(finished, key=lambda each: float(each["submitted_at"] or 0.0), default=None)
+
+
+def _cached_files(server: Server, site: str) -> list[CachedFile] | None:
+    """All files that are in the cache of a site, from all pages of the answer."""
+    from pilotage.client.server import path_of
+
+    found: list[CachedFile] = []
+    cursor: str | None = None
+    while True:
+        try:
+            page = server.get(path_of("files"), {"site": site, "limit": _FILES_AT_ONCE, "cursor": cursor})
+        except ServerRefused as refused:
+            if refused.code != "unknown_site":
+                raise
+            return None
+        present = (each for each in page["files"] if each["state"] == "present")
+        found += [CachedFile(each["locator"], int(each["size_bytes"] or 0)) for each in present]
+        cursor = page["next"]
+        if cursor is None:
+            return found
 
 
 def _in_tree(folder: str, name: str, *, job: str, tree: Path) -> str:

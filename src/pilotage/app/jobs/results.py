@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -280,15 +280,17 @@ def nothing_to_do(name: str, *, packages: int) -> Progress:
 __all__ = ["Output", "Outputs", "PackagesFailed", "Result", "nothing_to_do", "output_of"]
 
 
-# Hands over the results of a job: compares every file with its grant, and copies it on request.
+# Hands over the results of a job: compares every file with its grant, and copies or receives it on request.
 
 _PIECE_BYTES = 2**20
 _GONE = "it is gone"
+_AT_SERVICE = "it is at the service, whose folder is not on this computer"
+_TAKEN = "another file is there already"
 _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EACCES, errno.ENOSYS})
 
 
-FileCondition = Literal["well", "gone", "changed", "in-the-way"]
-"""The condition of a file: well; missing; changed; or well, but its new place is taken."""
+FileCondition = Literal["well", "gone", "changed", "in-the-way", "not-here"]
+"""The condition of a file: well; missing; changed; well, but its new place is taken; or at another computer."""
 
 
 class HandedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,24 +300,75 @@ class HandedFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     problem: str = ""
     kind: FileCondition = "well"
+    received: bool = False  # from the service, over the network
 
 
-def hand_over(files: Iterable[tuple[str, PublishedFile]], *, to: Path | None) -> Iterator[HandedFile]:
+class Receive(Protocol):
+    """Receives a file from the service."""
+
+    def __call__(self, file: PublishedFile, target: Path, *, replace: bool) -> None:
+        """Put a file at a path; raises `FileThere`, `FileChanged`, `ServerError` and `OSError`."""
+        ...
+
+
+def hand_over(
+    files: Iterable[tuple[str, PublishedFile]],
+    *,
+    to: Path | None,
+    replace: bool = False,
+    receive: Receive | None = None,
+) -> Iterator[HandedFile]:
     """Verify files in their folders, and copy them into another one if given.
 
-    A different file that exists there already is left alone, and reported.
+    Files that are not in their folder here are received from the service, if `receive` is given. A different file that
+    exists there already is left alone and reported, unless `replace`.
     """
     for folder, file in files:
         source = Path(folder, file.name)
-        outside = Path(file.name).is_absolute() or ".." in Path(file.name).parts
-        problem = "its name leads out of the folder" if outside else _difference(source, file)
-        path = source
+        if Path(file.name).is_absolute() or ".." in Path(file.name).parts:
+            yield HandedFile(file=file, path=str(source), problem="its name leads out of the folder", kind="changed")
+            continue
+        path, problem = source, _difference(source, file)
         kind: FileCondition = "well" if not problem else "gone" if problem == _GONE else "changed"
         if not problem and to is not None:
             path = to / file.name
-            problem = _put(source, path, file)
+            problem = _put(source, path, file, replace=replace)
             kind = "in-the-way" if problem else "well"
-        yield HandedFile(file=file, path=str(path), problem=problem, kind=kind)
+        handed = HandedFile(file=file, path=str(path), problem=problem, kind=kind)
+        if kind in ("gone", "changed") and receive is not None:
+            # The folder may be that of another computer, where the service is.
+            if to is not None:
+                handed = _received(handed, to / file.name, receive, replace=replace)
+            elif not Path(folder).is_dir():
+                handed = HandedFile(file=file, path=str(source), problem=_AT_SERVICE, kind="not-here")
+        yield handed
+
+
+def _received(here: HandedFile, path: Path, receive: Receive, *, replace: bool) -> HandedFile:
+    """A file that is not well here: received from the service, unless it is not well there either."""
+    from pilotage.client.contents import FileChanged, FileThere
+    from pilotage.client.errors import ServerRefused
+
+    file = here.file
+    if not _difference(path, file):
+        return HandedFile(file=file, path=str(path))  # received before
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and not replace:
+            raise FileThere(_TAKEN, subject=str(path))
+        receive(file, path, replace=replace)
+    except FileThere as fault:
+        return HandedFile(file=file, path=str(path), problem=fault.what, kind="in-the-way")
+    except FileChanged:
+        return here
+    except ServerRefused as refused:
+        if refused.status not in (404, 409):
+            raise
+        return here
+    except OSError as error:
+        why = f"it cannot be written: {error.strerror}"
+        return HandedFile(file=file, path=str(path), problem=why, kind="in-the-way")
+    return HandedFile(file=file, path=str(path), received=True)
 
 
 def _difference(path: Path, file: PublishedFile) -> str:
@@ -335,19 +388,24 @@ def _difference(path: Path, file: PublishedFile) -> str:
     return "" if digest.hexdigest() == file.sha256 else "its content is not what was granted"
 
 
-def _put(source: Path, path: Path, file: PublishedFile) -> str:
+def _put(source: Path, path: Path, file: PublishedFile, *, replace: bool) -> str:
+    """Copy a verified file to a path, unless an equal one is there; returns why not."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, path)
         except FileExistsError:
-            return "another file is there already" if _difference(path, file) else ""
+            if not _difference(path, file):
+                return ""
+            if not replace:
+                return _TAKEN
+            _copy(source, path)
         except OSError as error:
             if error.errno not in _CANNOT_LINK:
                 raise
             _copy(source, path)
     except FileExistsError:
-        return "another file is there already"
+        return _TAKEN
     except OSError as error:
         return f"it cannot be written: {error.strerror}"
     return ""

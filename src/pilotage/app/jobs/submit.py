@@ -15,6 +15,7 @@ from pilotage.model.jobs.run_options import RunOptions, given_options
 from pilotage.model.jobs.submission import submission_of
 
 if TYPE_CHECKING:
+    from pilotage.app.jobs.elsewhere import Report, SentFiles
     from pilotage.client import Server
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
@@ -48,6 +49,7 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     answer: SubmissionAnswer
     name: str
     folder: Path
+    sent: SentFiles | None = None  # its files, if the service does not see the folder
 
 
 def source_of(
@@ -108,20 +110,33 @@ def document_source(
     )
 
 
-def submission(source: Source, loaded: LoadedJob, how: RunSettings, *, keep: Callable[[bytes], str]) -> Submission:
-    """The submission for the service; files that the job brings along go through `keep`."""
-    from pilotage.service.works.capture import DiskFiles, capture
+def submission(
+    source: Source,
+    loaded: LoadedJob,
+    how: RunSettings,
+    *,
+    keep: Callable[[bytes], str],
+    sent: SentFiles | None = None,
+) -> Submission:
+    """The submission for the service; files that the job brings along go through `keep`, unless all were `sent`."""
+    if sent is None:
+        from pilotage.service.works.capture import DiskFiles, capture
 
-    captured = capture(loaded.expansion, DiskFiles(source.folder), keep)
+        captured = capture(loaded.expansion, DiskFiles(source.folder), keep)
+    else:
+        captured = sent.captured
+    folder = os.path.realpath(source.folder)  # one folder, whatever links lead to it
     return submission_of(
         loaded.definition,
         loaded.expansion.resolved,
-        folder=os.path.realpath(source.folder),  # one folder, whatever links lead to it
+        folder=folder,
+        sent_from=folder if sent is not None else "",
         document=source.document,
         captured=captured,
         format=loaded.format,
         owner=how.owner or loaded.definition.owner,
-        only_if_needed=how.only_if_needed,
+        # Results from elsewhere are fetched by the id of a job, so there is always one.
+        only_if_needed=how.only_if_needed and sent is None,
         annotations={name: value for name, value in how.annotations.items() if not value.startswith("@")},
         custom={name: keep(_content_of(value[1:])) for name, value in how.annotations.items() if value.startswith("@")},
         **given_options(how),
@@ -171,8 +186,26 @@ def submit_to(connect: Callable[[], Server], source: Source, loaded: LoadedJob, 
         return submit_loaded(source, loaded, server, how)
 
 
+def submit_anywhere(
+    source: Source, loaded: LoadedJob, server: Server, how: RunSettings, *, report: Report | None = None
+) -> Submitted:
+    """Submit a job to a service on this computer or another one; if it does not see the folder, all files are sent.
+
+    `report` is called when sending takes long. Raises the refusal of the service.
+    """
+    from pilotage.app.jobs.elsewhere import sees_folder, send_files
+    from pilotage.client.jobs import Jobs
+
+    if sees_folder(server, source.folder):
+        return submit_loaded(source, loaded, server, how)
+    jobs = Jobs(server)
+    sent = send_files(server, loaded, source.folder, keep=jobs.put_content, report=report)
+    answer = jobs.submit(submission(source, loaded, how, keep=jobs.put_content, sent=sent))
+    return Submitted(answer=answer, name=loaded.definition.job, folder=source.folder, sent=sent)
+
+
 def submit_loaded(source: Source, loaded: LoadedJob, server: Server, how: RunSettings) -> Submitted:
-    """Submit a job: upload its files, then the job; raises the refusal of the service."""
+    """Submit a job whose folder the service sees: upload what it brings along, then the job."""
     from pilotage.client.jobs import Jobs
 
     jobs = Jobs(server)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
     from pilotage.model.answers import CleanRequest, ObsoleteFiles
     from pilotage.model.exchange.exchange import AgentMessage
-    from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, SiteDeed
+    from pilotage.model.exchange.operations import Accepted, AnyFileOperation, AnyOperation, Drop, LineFiles, SiteDeed
     from pilotage.model.exchange.reports import SiteAgentMessage
     from pilotage.model.jobs.submission import RunPlan, Submission, SubmissionAnswer
     from pilotage.model.states import ClearedBy
@@ -185,6 +185,7 @@ class NoRunner:
     alive = False
     broken = ""
     left_behind = ()
+    transfers = None
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         """Take the state folder; its database is opened on demand."""
@@ -201,6 +202,9 @@ class NoRunner:
     def logs(self) -> AttemptLogs:
         """What their attempts printed."""
         return self._stores().logs
+
+    def ordered_fetch(self, key: str, *, site: str | None) -> None:
+        """No site agent is served."""
 
     def _stores(self) -> JobStores:
         from pilotage.app.job_stores import open_job_stores
@@ -256,6 +260,10 @@ class NoRunner:
         self._refuse()
 
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
+        """Refused: there is no engine."""
+        self._refuse()
+
+    def change_files(self, operation: AnyFileOperation) -> Future[Accepted]:
         """Refused: there is no engine."""
         self._refuse()
 

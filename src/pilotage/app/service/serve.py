@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from pilotage.service.jobs.runner import Runner
     from pilotage.service.journal.writer import Writer
     from pilotage.service.sites.config_watch import ConfiguredSite
+    from pilotage.service.transfers.transfers import SiteCache
+
+
+TRANSFERS_FOLDER = "transfers"
+"""In the state folder: files on their way to sites that are reached over sftp."""
 
 
 def serve_jobs(
@@ -68,10 +73,13 @@ def backend_for(
     """Makes the running part of a service whose state is in a folder, with this computer and others as sites."""
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> JobBackend:
+        from pilotage.adapters.stores.content_store import FolderContent
         from pilotage.app.job_stores import open_job_stores
         from pilotage.app.service.credentials import tokens_of
+        from pilotage.app.sites.caches import cache_of
         from pilotage.app.sites.connections import FixedSites, SitesReader, configured_sites, slots_of
         from pilotage.app.sites.entries import file_here
+        from pilotage.app.store_registry import StoreRegistry, known_stores
         from pilotage.engine.inbound.admission import consider
         from pilotage.service.http.backend import JobBackend
         from pilotage.service.jobs.output_claims import GrantedFiles
@@ -80,6 +88,7 @@ def backend_for(
         from pilotage.service.jobs.runner import Runner
         from pilotage.service.sites.config_watch import SitesFileWatcher, connect_sites
         from pilotage.service.sites.pool import split_connections
+        from pilotage.service.transfers.transfers import Transfers
 
         tokens = tokens_of(folder, settings)
         # Once for each entry: free disk space changes all the time, and the site would change with it.
@@ -95,6 +104,10 @@ def backend_for(
         configured = reader.changed() or ()
         stores = open_job_stores(folder, learning=lambda index: GrantedFiles(journal, index).learn)
         accesses, agent_sites = split_connections(connect_sites(configured))
+
+        def site_cache(site: str) -> SiteCache | None:
+            return cache_of(site, watcher.known.entries, state=folder)
+
         runner = Runner(
             journal=journal,
             writer=writer,
@@ -109,6 +122,15 @@ def backend_for(
             settings=engine_settings(settings),
             package_token=tokens.for_package,
             variables=settings.provenance.variables,
+            make_transfers=partial(
+                Transfers,
+                StoreRegistry(settings.stores, archive=settings.files.archive),
+                caches=site_cache,
+                spool=str(folder / TRANSFERS_FOLDER),
+                settings=settings.files,
+            ),
+            visible_seconds=settings.files.visible_seconds,
+            known_stores=known_stores(settings),
         )
         watcher = SitesFileWatcher(reader, runner, configured=configured, besides=_probing(runner, settings.engine))
 
@@ -132,10 +154,12 @@ def backend_for(
                 admission=admission,
                 now=clock.now(),
                 executors=executors,
+                stores=known_stores(settings),
                 slots=slots,
+                contents=runner.site_files.contents,
             )
 
-        return JobBackend(runner, journal=journal, plan=planned, sites=watcher)
+        return JobBackend(runner, journal=journal, plan=planned, sites=watcher, content=FolderContent(folder))
 
     return make
 
@@ -229,6 +253,8 @@ def engine_settings(settings: Settings) -> EngineSettings:
         owner_running_max=patience.owner_running_max,
         owner_packages_max=patience.owner_packages_max,
         flood_packages=patience.flood_packages,
+        fetch_attempts_max=patience.fetch_attempts_max,
+        fetch_delay_seconds=patience.fetch_delay_seconds,
         restart=restart,
         selection=settings.selection,
     )

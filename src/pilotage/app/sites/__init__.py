@@ -1,3 +1,3 @@
 """Reads the entries of a folder's sites, and connects to each."""
 
-__all__ = ["connections", "dialects", "entries"]
+__all__ = ["caches", "connections", "dialects", "entries"]

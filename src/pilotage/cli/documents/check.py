@@ -68,6 +68,8 @@ def _summary(verdict: CheckResult, name: str) -> Iterator[str]:
         plural(verdict.edges or 0, "edge"),
     ]
     yield f"  {verdict.job}: {', '.join(counts)}"
+    if verdict.moved:
+        yield f"  {verdict.moved}"
     if verdict.critical_path_seconds is not None:
         known = " without late stages" if verdict.late else ""
         yield f"  critical path{known}: {duration(verdict.critical_path_seconds)}"

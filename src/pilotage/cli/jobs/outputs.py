@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,12 @@ from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
+    from pilotage.app.jobs.elsewhere import Transferred
     from pilotage.app.jobs.results import HandedFile
     from pilotage.client.jobs import Jobs
-    from pilotage.model.answers import ObsoleteFiles, PackageOutput
+    from pilotage.model.answers import ObsoleteFiles, PackageOutput, PublishedFile
+
+    Hand = Callable[[Iterable[tuple[str, PublishedFile]]], Iterator[HandedFile]]
 
 PROBLEMS_SHOWN_MAX = 20
 LOGS = ("standard_output", "standard_error", "application_output", "application_error")
@@ -32,28 +36,45 @@ LOGS = ("standard_output", "standard_error", "application_output", "application_
 @click.option(
     "--to", type=click.Path(file_okay=False, path_type=Path), metavar="DIR", help="Also copy the files into DIR."
 )
+@click.option("--replace", is_flag=True, help="With --to, replace other files that have the same names.")
 @json_option
 @server_option
-def outputs(place: str, to: Path | None, server: str | None, token_file: str | None, *, as_json: bool) -> int:
+def outputs(
+    place: str, to: Path | None, server: str | None, token_file: str | None, *, replace: bool, as_json: bool
+) -> int:
     """Verify the outputs of a job or a package, and hand them over.
 
     Every file is compared with its checksum in the book. If all files of a finished job are intact, the book records that you
     took them over, and the job is CLEARED. Failed and cancelled packages are counted, since their files are missing. For a
     PACKAGE, its exit code, its message and how to see its logs are shown, too. JOB is an id, or a name for the newest job of
     that name.
+
+    With --to, files that are not on this computer are received from the service. An interrupted call goes on when it is
+    called again, and receives no file twice.
     """
+    from pilotage.app.jobs.elsewhere import Receiver
+    from pilotage.app.jobs.results import hand_over
     from pilotage.client.jobs import Jobs
+
+    if replace and to is None:
+        raise click.UsageError("--replace needs --to DIR.")
 
     with connect_to_read(server, token_file) as connection:
         where = find_to_show(connection, place)
         jobs = Jobs(connection)
+        resting = connection.resting
+        receive = None if resting else Receiver(connection, where.job, report=_report)
+        hand = partial(hand_over, to=to, replace=replace, receive=receive)
         if where.package is None:
-            return _job(jobs, where.job, to, as_json=as_json, resting=connection.resting)
-        return _package(jobs, where, where.package, to, as_json=as_json, resting=connection.resting)
+            return _job(jobs, where.job, to, hand, as_json=as_json, resting=resting)
+        return _package(jobs, where, where.package, hand, as_json=as_json, resting=resting)
 
 
-def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
-    from pilotage.app.jobs.results import hand_over
+def _report(progress: Transferred) -> None:
+    print_message(one_line(progress.text))
+
+
+def _job(jobs: Jobs, job: str, to: Path | None, hand: Hand, *, as_json: bool, resting: bool) -> int:
     from pilotage.model.states import FINAL_NAMES
 
     # Counted first, so that it is not newer than the files below.
@@ -64,7 +85,7 @@ def _job(jobs: Jobs, job: str, to: Path | None, *, as_json: bool, resting: bool)
     count = size_bytes = 0
     problems: list[HandedFile] = []
     listed: list[dict[str, Any]] = []
-    for taken in hand_over(jobs.outputs(job), to=to):
+    for taken in hand(jobs.outputs(job)):
         count += 1
         size_bytes += taken.file.size_bytes
         if taken.problem:
@@ -118,8 +139,10 @@ def _next_step(jobs: Jobs, job: str, problems: list[HandedFile]) -> str:
     from pilotage.client import ServerRefused
 
     first = next((each for each in problems if each.kind != "in-the-way"), problems[0])
+    if first.kind == "not-here":
+        return f"fetch the files with: pilotage outputs {one_line(job)} --to DIR"
     if first.kind == "in-the-way":
-        return f"move {one_line(first.path)} away, or name another folder; then run this again"
+        return f"move {one_line(first.path)} away, or name another folder, or replace it with --replace; then run this again"
     with suppress(ServerRefused):  # a service that runs no jobs knows no progress
         progress = jobs.progress(job)
         if progress.unpublished and progress.next_step:
@@ -128,10 +151,9 @@ def _next_step(jobs: Jobs, job: str, problems: list[HandedFile]) -> str:
     return f"{away}: pilotage retry --force {one_line(job)}/{first.file.package}"
 
 
-def _package(jobs: Jobs, where: JobOrPackage, package: str, to: Path | None, *, as_json: bool, resting: bool) -> int:
+def _package(jobs: Jobs, where: JobOrPackage, package: str, hand: Hand, *, as_json: bool, resting: bool) -> int:
     import msgspec
 
-    from pilotage.app.jobs.results import hand_over
     from pilotage.model.answers import PublishedFile
 
     output = jobs.output(where.job, package)
@@ -139,7 +161,7 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, to: Path | None, *, 
         (output.folder, PublishedFile(name=each.name, size_bytes=each.size_bytes, sha256=each.sha256, package=package))
         for each in output.outputs
     )
-    taken = list(hand_over(files, to=to))
+    taken = list(hand(files))
     if as_json:
         from pilotage import app
 

@@ -192,6 +192,7 @@ def plan_lines(found: RunPlan, *, shown_max: int | None) -> Iterator[str]:
     """A plan as lines of text."""
     if not found.would_run and not any(stage.late for stage in found.stages):
         yield f"{one_line(found.job)}: nothing would run: {plural(found.there, 'package')} there already\n"
+        yield from (f"  note: {one_line(note)}\n" for note in found.notes)
         return
     there = f", {found.there:,} there already" if found.there else ""
     left_out = f", {found.left_out:,} left out" if found.left_out else ""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 STAGES_SHOWN_MAX = 50
 REASONS_SHOWN_MAX = 3
 FILES_SHOWN_MAX = 20
+TRANSFER_SHOWN_SECONDS = 5.0
+"""Shorter transfers are not shown: they are over when somebody reads of them."""
 TARGETS_SHOWN_MAX = 10
 _COUNTED = ("done", "cleared", "running", "scheduled", "ready", "waiting", "submitted", "aborted", "cancelled")
 
@@ -49,8 +51,10 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
             if connection.resting and more is not None and view["state"] not in FINAL_NAMES:
                 stuck = no_service(connection.ended)
                 more |= {"stuck": stuck, "next_step": f"continue it with: pilotage attach {where.job}"}
-            found, lines = {"job": view, "stages": stages}, _job_lines(view, stages, more)
+            moving = _transfers(connection, view)
+            found, lines = {"job": view, "stages": stages}, _job_lines(view, stages, more, moving)
             found |= {"progress": more} if more is not None else {}
+            found |= {"transfers": moving} if moving else {}
         else:
             found = connection.get(path_of("jobs", where.job, "packages", where.package))
             more = _get_unless_complete(connection, found["package"], where.job, "packages", where.package, "explain")
@@ -103,6 +107,39 @@ def _get_unless_complete(connection: Server, about: dict[str, Any], *path: str) 
         raise
 
 
+def _transfers(connection: Server, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """The files that the service has been moving for some seconds, while a job is not over."""
+    from pilotage.client import ServerRefused
+
+    if job["state"] in FINAL_NAMES:
+        return []
+    try:
+        moving: list[dict[str, Any]] = connection.get("/v1/transfers")["transfers"]
+    except ServerRefused as error:
+        if error.status in (404, 409):  # an earlier release, or one that runs no jobs
+            return []
+        raise
+    return [each for each in moving if each["seconds"] >= TRANSFER_SHOWN_SECONDS]
+
+
+def transfer_lines(moving: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Files on their way, the longest first: how far they are, how fast, and what went wrong last."""
+    if moving:
+        yield "  files on their way\n"
+        yield from table((_transfer(each) for each in moving[:FILES_SHOWN_MAX]), indent="    ")
+    if len(moving) > FILES_SHOWN_MAX:
+        yield f"    … and {len(moving) - FILES_SHOWN_MAX:,} more\n"
+
+
+def _transfer(moving: dict[str, Any]) -> tuple[object, ...]:
+    file = one_line(moving["file"] or moving["store"])
+    total = moving["total_bytes"]
+    done = f"{size_text(moving['bytes_done'])} of {size_text(total) if total is not None else '?'}"
+    fault = f"try {moving['tries']} after {one_line(moving['fault'])}" if moving["fault"] else ""
+    where = f"to {moving['site']}" if moving["kind"] != "store" else f"to {moving['store']}"
+    return file, where, done, f"{size_text(round(moving['bytes_per_second']))}/s", fault
+
+
 def _at_rest(answer: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
     """An explanation from the book alone, corrected where the service of this folder does not run."""
     import msgspec
@@ -115,7 +152,9 @@ def _at_rest(answer: dict[str, Any], job: str, *, ended: str) -> dict[str, Any]:
     return explained
 
 
-def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any) -> Iterator[str]:
+def _job_lines(
+    job: dict[str, Any], stages: list[dict[str, Any]], progress: Any, moving: Sequence[dict[str, Any]]
+) -> Iterator[str]:
     # The last attempt may have ended long before the job does, so an unfinished job has no end time.
     finished = ("finished",) if job["state"] in FINAL_NAMES else ()
     yield f"{one_line(job['id'])}: {_state(job)}\n"
@@ -140,6 +179,7 @@ def _job_lines(job: dict[str, Any], stages: list[dict[str, Any]], progress: Any)
         yield from table(rows, indent="    ")
         if job["stages"] > len(stages):
             yield f"    … and {job['stages'] - len(stages):,} more\n"
+    yield from transfer_lines(moving)
     yield from _trouble_lines(progress)
     if bad := _failed_count(job):
         words = f"job={job['id']} and state in (ABORTED, CANCELLED)"

@@ -14,6 +14,7 @@ from pilotage.cli.shared.options import chosen_format, format_option, parameter_
 from pilotage.cli.shared.output import emit, one_line, plural, print_message
 from pilotage.cli.shared.server import connect, json_option, server_option
 from pilotage.model.exit_codes import ExitCode
+from pilotage.model.texts import size_text
 
 if TYPE_CHECKING:
     from pilotage.app.jobs.submit import RunSettings
@@ -41,21 +42,28 @@ def submit(
 
     FILE is a document; without it, the document of the current folder is submitted. TARGET is a file that the document
     makes, or a quoted pattern of such files: only the packages that it needs run. `submit` prints the id of the job. Results
-    appear in the folder of the document, which the service must see.
+    appear in the folder of the document. A service that does not see this folder gets every input by its content, unless it has
+    it already, and keeps the results: fetch them with `pilotage outputs JOB --to DIR`. An interrupted `submit` goes on when it
+    is called again.
     """
     import_numpy_quickly()
-    from pilotage.app.jobs.submit import submit_loaded
+    from pilotage.app.jobs.submit import submit_anywhere
     from pilotage.app.jobs.targets import source_for
 
     with connect(server, token_file) as connection:
         source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
-        answer = submit_loaded(source, source.load(), connection, how).answer
+        submitted = submit_anywhere(
+            source, source.load(), connection, how, report=lambda each: print_message(one_line(each.text))
+        )
+        answer, sent = submitted.answer, submitted.sent
     if as_json:
         import msgspec
 
         from pilotage import app
 
         report = {"job": "", "packages": 0, "adopted": 0, "resumed": False, **msgspec.to_builtins(answer)}
+        if sent is not None:
+            report["sent"] = {"files": sent.sent, "bytes": sent.sent_bytes, "there": sent.there}
         emit([app.json_text(report)])
         return
     if not answer.job:
@@ -65,6 +73,12 @@ def submit(
     there = f", {answer.adopted:,} of them there already" if answer.adopted else ""
     goes_on = "it was submitted before and continues; " if answer.resumed else ""
     print_message(f"{goes_on}{plural(answer.packages, 'package')}{there}; see: pilotage watch {one_line(answer.job)}")
+    if sent is not None:
+        known = f", and has {plural(sent.there, 'file')} already" if sent.there else ""
+        print_message(
+            f"the service does not see this folder: it was sent {plural(sent.sent, 'file')}, {size_text(sent.sent_bytes)}{known};"
+            f" fetch the results with: pilotage outputs {one_line(answer.job)} --to DIR"
+        )
 
 
 # `pilotage attach`: show a job that runs without a terminal, as its `run` did.

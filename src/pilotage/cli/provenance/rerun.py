@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,17 +12,20 @@ import click
 from pilotage.cli.provenance.record_sources import recorded_jobs, records_options
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.output import emit, one_line, plural
-from pilotage.cli.shared.server import json_option
+from pilotage.cli.shared.server import connect_to_read, json_option
 from pilotage.model.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pilotage.app.jobs.watch import JobWatcher
+    from pilotage.app.provenance.expected_environment import ExpectedEnvironment
     from pilotage.app.provenance.recorded_jobs import RecordedJobs
     from pilotage.app.provenance.rerun import Difference, InputChecked, OutputCompared, Rebuilt, RerunReport
+    from pilotage.model.records import RecordNode
+
+log = logging.getLogger(__name__)
 
 SHOWN_MAX = 20
 SITES_FILE = "sites.yaml"
-LOCAL = "local"
 _NOT_REPORTED = "not reported (unset, or not asked for by [provenance] variables)"
 _REPLACE = "--replace"  # an option of `pilotage run`: a new run replaces nothing
 
@@ -75,7 +79,14 @@ def rerun(
     or new. Exit code 0: all are identical or equal; 1: not all; 2: bad input; 3: stopped.
     """
     from pilotage.app.jobs.submit import RunSettings, Source
+    from pilotage.app.provenance.expected_environment import (
+        LOCAL,
+        expected_environment,
+        known_site_names,
+        pass_on_variables,
+    )
     from pilotage.app.provenance.rerun import RERUN_OF, FolderInUse, rebuild, rerun_folder
+    from pilotage.app.state_folder import settings_here
     from pilotage.cli.shared.job_run import run_job
     from pilotage.client import ServerRefused
 
@@ -84,8 +95,15 @@ def rerun(
     if site:
         _refuse_unknown(site, sites)
     import_numpy_quickly()
+    pass_on_variables(settings_here().provenance.variables)
     with recorded_jobs(folder, server, token_file) as recorded:
         history = recorded.opened(recorded.find(job))
+        expected = expected_environment(
+            history.record,
+            executor=LOCAL if here else site,
+            known_sites=known_site_names(_sites(sites)),
+            site_nodes=lambda names: _nodes_at(server, token_file, names),
+        )
         target = place.absolute() if place is not None else rerun_folder(history.job.id, package)
         rebuilt = rebuild(
             history,
@@ -95,6 +113,7 @@ def rerun(
             executor=LOCAL if here else site,
             inputs_folder=inputs_folder.absolute() if inputs_folder is not None else None,
             anyway=anyway,
+            expected=expected,
         )
         if not as_json:
             emit(_before_lines(rebuilt))
@@ -130,11 +149,9 @@ def rerun(
 
 def _refuse_unknown(site: str, sites: str) -> None:
     """Refuse a site that is not known here: its packages would run anywhere."""
-    from pilotage.app.sites.entries import executors_for, known_sites
+    from pilotage.app.provenance.expected_environment import known_site_names
 
-    file = _sites(sites)
-    named = {each.name for each in known_sites(Path(file)).entries} if file else executors_for(Path.cwd())
-    if site not in (known := {LOCAL, *named}):
+    if site not in (known := known_site_names(_sites(sites))):
         raise click.UsageError(f"There is no site {site!r} here. Known are: {', '.join(sorted(known))}.")
 
 
@@ -150,6 +167,38 @@ def _report(following: JobWatcher, rebuilt: Rebuilt, recorded: RecordedJobs) -> 
     return following.ask(lambda server: recorded_report(server, following.job, rebuilt, recorded.records))
 
 
+def _nodes_at(server: str | None, token_file: str | None, sites: Collection[str]) -> list[RecordNode]:
+    """The nodes of sites that the service here knows; none without a service, such as beside a copy of a storage."""
+    from pilotage.app.provenance.expected_environment import nodes_at
+    from pilotage.model.errors import PilotageError
+
+    try:
+        with connect_to_read(server, token_file) as connection:
+            return nodes_at(connection, sites)
+    except PilotageError as fault:
+        log.info("no node of %s is known: %s", ", ".join(sorted(sites)), fault)
+        return []
+
+
+def _expected_lines(expected: ExpectedEnvironment) -> Iterator[str]:
+    """What will differ, as far as it is known."""
+    from pilotage.app.provenance.expected_environment import LOCAL
+
+    names = [one_line(each) for each in expected.sites if each != LOCAL]
+    if not expected.nodes:
+        yield f"  no node of {' or '.join(names)} is known yet\n"
+        return
+    here = ["this computer"] if LOCAL in expected.sites else []
+    words = [*here, *(f"what is known of {name}" for name in names)]
+    differences = (*expected.software, *expected.environment)
+    plural_verb = "are" if len(words) > 1 else "is"
+    if not differences:
+        yield f"  {' and '.join(words)} {plural_verb} as recorded\n"
+        return
+    yield f"  {' and '.join(words)} {plural_verb} not as recorded\n"
+    yield from (f"  {line}" for line in difference_lines(differences))
+
+
 def _before_lines(rebuilt: Rebuilt) -> Iterator[str]:
     states = [each.state for each in rebuilt.inputs]
     kept, checked = states.count("kept"), states.count("same")
@@ -157,6 +206,7 @@ def _before_lines(rebuilt: Rebuilt) -> Iterator[str]:
     others = f", {plural(checked, 'other input')} as {'it was' if checked == 1 else 'they were'}" if checked else ""
     yield f"  {plural(kept, 'file')} from the record{others}\n"
     yield from _input_lines(each for each in rebuilt.inputs if each.state not in ("kept", "same"))
+    yield from _expected_lines(rebuilt.expected)
 
 
 _INPUT_WORDS = {

@@ -16,9 +16,11 @@ from pilotage.cli.shared.server import connect_or_start, connect_to_read, json_o
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
+    from pilotage.app.provenance.served_records import ScriptResult
     from pilotage.model.records import Annotation, JobRecord, RecordNode
 
 PARTS_SHOWN_MAX = 40
+RESULTS_SHOWN_MAX = 20
 
 
 @click.command()
@@ -35,7 +37,7 @@ def show(
     JOB is an id, or a name for the newest job of that name. A job that is over and has no record yet gets it now. NAME is the
     name of a part, or the beginning of its sha256.
     """
-    from pilotage.app.provenance.served_records import record_to_show, records_at
+    from pilotage.app.provenance.served_records import record_to_show, records_at, script_results_in
 
     with connect_to_read(server, token_file) as connection:
         records = records_at(connection)
@@ -45,12 +47,14 @@ def show(
             _write(records.content(_digest(record, annotations, part)))
             return
         revisions = records.revisions(record.job)
+        results = script_results_in(record, records)
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({"record": record, "revisions": revisions, "annotations": annotations})])
+        told = {"record": record, "revisions": revisions, "annotations": annotations, "custom": results}
+        emit([app.json_text(told)])
     else:
-        emit(_lines(record, len(revisions), annotations))
+        emit(_lines(record, len(revisions), annotations, results))
 
 
 def _digest(record: JobRecord, annotations: list[Annotation], word: str) -> str:
@@ -68,7 +72,9 @@ def _write(content: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _lines(record: JobRecord, revisions: int, annotations: list[Annotation]) -> Iterator[str]:
+def _lines(
+    record: JobRecord, revisions: int, annotations: list[Annotation], results: list[ScriptResult]
+) -> Iterator[str]:
     yield f"{record.job} ({record.name}): {record.state}, revision {record.revision} of {revisions}\n"
     yield f"  of {record.owner}, submitted {moment(record.submitted_at)}, over {moment(record.ended_at)}\n"
     if record.tags:
@@ -80,6 +86,16 @@ def _lines(record: JobRecord, revisions: int, annotations: list[Annotation]) -> 
     yield from table(rows[:PARTS_SHOWN_MAX], header=("PART", "NAME", "SIZE", "SHA256"))
     if len(rows) > PARTS_SHOWN_MAX:
         yield f"… and {len(rows) - PARTS_SHOWN_MAX:,} more parts\n"
+    if results:
+        from pilotage.app.provenance.served_records import result_values
+
+        yield "\nthe provenance script said:\n"
+        for result in results[:RESULTS_SHOWN_MAX]:
+            said = ", ".join(f"{one_line(name)}={one_line(text)}" for name, text in result_values(result.custom))
+            again = f" (attempt {result.attempt})" if result.attempt > 1 else ""
+            yield f"  {result.package}{again}: {said}\n"
+        if len(results) > RESULTS_SHOWN_MAX:
+            yield f"  … and {len(results) - RESULTS_SHOWN_MAX:,} more (--json lists all)\n"
     if annotations:
         yield "\nadded later:\n"
         for each in annotations:

@@ -1,3 +1,3 @@
 """Commands that add, test and manage sites."""
 
-__all__ = ["site"]
+__all__ = ["files", "site"]
