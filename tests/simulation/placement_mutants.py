@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from pilotage.engine import placement, restore
 from pilotage.engine import placement as openings
-from pilotage.engine.decisions import attempts, binding, pulling
+from pilotage.engine.decisions import attempts, pulling
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.selection import filters
 from pilotage.engine.selection.site_profile import Room, SiteProfile
@@ -76,7 +76,7 @@ def memory_is_not_looked_at(patch: Patch) -> None:
 @mutant(first_seed=30, by="rooms")
 def a_category_has_no_limit(patch: Patch) -> None:
     """More packages run than there are licences."""
-    graft(patch, binding.may_start, lambda state, queue: queue.job.open)
+    graft(patch, readiness.may_start, lambda state, queue: queue.job.open)
 
 
 @mutant(first_seed=72, by="rooms")

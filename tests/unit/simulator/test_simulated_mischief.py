@@ -13,7 +13,7 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Accepted, AnyOperation, Hold, Refused, Release
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.jobs.plan import Template
-from pilotage.service.messages import Answer, OperationRequest, Submit
+from pilotage.service.messages import Answer, OperationRequest, SiteOperationRequest, Submit
 from pilotage.simulator.world.behaviour import DEADLY, AttemptOutcome, Habits, RandomBehaviour
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.faults import FaultInjector, Faults
@@ -143,7 +143,7 @@ class Desk:
     def __init__(self, **faults: float) -> None:
         self.schedule = Schedule()
         self.injector = FaultInjector(Faults(**faults), Dice(1))
-        self.asked: list[OperationRequest | Submit] = []
+        self.asked: list[OperationRequest | SiteOperationRequest | Submit] = []
         self.told: list[object] = []
         self.user = User(
             schedule=self.schedule,
@@ -155,7 +155,7 @@ class Desk:
             answered=self,
         )
 
-    def ask(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
+    def ask(self, message: OperationRequest | SiteOperationRequest | Submit, *, at_once: bool) -> None:
         self.asked.append(message)
 
     def on_submitted(self, job: str, outcome: Accepted | Refused, now: float) -> None:
@@ -183,7 +183,7 @@ class Desk:
     def run(self, seconds: float) -> None:
         self.schedule.run(until=self.schedule.now + seconds)
 
-    def answer(self, message: OperationRequest | Submit, *, accepted: bool) -> None:
+    def answer(self, message: OperationRequest | SiteOperationRequest | Submit, *, accepted: bool) -> None:
         outcome = Accepted(operation=1, events=1) if accepted else Refused(code="job-over", message="no")
         self.user.receive_answer(Answer(token=message.token, outcome=outcome))
 

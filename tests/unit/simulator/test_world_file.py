@@ -19,6 +19,7 @@ from pilotage.model.sites.world import (
     PackagesWorld,
     SiteWorld,
     Spell,
+    StoreWorld,
     Times,
     WorldFile,
 )
@@ -215,3 +216,30 @@ def test_a_world_without_them_has_none() -> None:
 def test_only_forms_without_a_least_time_have_an_offset(form: str) -> None:
     found = faults(f"pilotage: 1\nsites:\n  - {{name: lyon, queue: {{offset: 5, {form}}}}}\n")
     assert [each.code for each in found] == ["misplaced-field"]
+
+
+def test_stores_and_the_transfers_of_a_site_can_be_written() -> None:
+    world = read(
+        """pilotage: 1
+sites: [{name: lyon, bytes_per_second: 1e6}]
+stores:
+  - {url: "s3://data/", latency: 2 s, bytes_per_second: 5e6, failure_probability: 0.1, outages: [{begins: 1h, lasts: 10 min}]}
+  - {url: "sftp://host/"}
+"""
+    )
+    assert world.sites[0].bytes_per_second == 1e6
+    assert world.stores == (
+        StoreWorld(
+            url="s3://data/",
+            latency_seconds=2.0,
+            bytes_per_second=5e6,
+            failure_probability=0.1,
+            outages=(Spell(begins_seconds=3600.0, lasts_seconds=600.0),),
+        ),
+        StoreWorld(url="sftp://host/"),
+    )
+    assert read(write_world(world)) == world
+
+
+def test_two_stores_of_one_url_are_a_fault() -> None:
+    assert places('pilotage: 1\nstores:\n  - {url: "s3:"}\n  - {url: "s3:"}\n') == [("duplicate-name", 4, 11)]

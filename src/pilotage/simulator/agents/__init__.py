@@ -1,3 +1,3 @@
 """Simulates agents that run attempts, lose messages, die and lie."""
 
-__all__ = ["agent"]
+__all__ = ["agent", "attempt"]

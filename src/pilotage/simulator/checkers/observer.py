@@ -25,6 +25,14 @@ promises, by the name in a violation:
 | `rogues` | forged events of agents are stored, and never believed |
 | `states` | the book's final states are those of the events, in any order |
 | `provisioning` | a forecast requests no more pilots than the work could use, as few as finish within the tolerance, none that would start after the work is done, and withdraws only queued ones that are not needed, the newest first, none of the last minutes |
+| `fetches` | a file is brought to a site once, unless that failed, or it was removed, lost or changed |
+| `arrivals` | an attempt begins only where all its files are, and has the version that the book knows |
+| `space` | the files of a site and the ordered ones fit into its cache, as far as their sizes are known |
+| `needs` | no file is removed where a reserved package or a live attempt needs it, and no deletable one while any package may still need it |
+| `retention` | pinned files stay, and so do those that a job wants, as long as it wants; the stickiest wish counts |
+| `leftovers` | no draft, no unknown file and no deletable file that nobody needs is left in a cache |
+| `copies` | what is granted exists as often as it was asked for in stores, with the right checksum |
+| `disposal` | outputs are disposed of once, and only if no package may still read them; then they go |
 | `finishing` | once faults stop, everything finishes |
 
 The simulation itself checks others, since it sees more of the service than its events:
@@ -64,6 +72,7 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.resources import Capacity
 from pilotage.simulator.checkers.decisions import Decisions
 from pilotage.simulator.checkers.endings import Ends, Explain, States
+from pilotage.simulator.checkers.files import Files
 from pilotage.simulator.checkers.forecasts import Forecasts
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.latencies import Latencies
@@ -96,6 +105,7 @@ class Observer:
         self._pilots = Pilots(self._record, inputs)
         self._provisioning = Provisioning(self._record, rules)
         self._ends = Ends(self._record, self._decisions)
+        self.files = Files(self._record, rules)
 
     @property
     def plan_counts(self) -> dict[str, int]:
@@ -121,6 +131,7 @@ class Observer:
             self._forecasts.on_written(checked)
             provisioning.on_written(checked)
             self._latencies.on_written(checked)
+            self.files.on_written(checked)
             if checked.event.site is not None:
                 decisions.attempts.sites.on_event(checked.event.site, checked.data)
             if checked.event.source == "service":
@@ -161,6 +172,7 @@ class Observer:
 
     def on_reserved(self, job: str, package: str, *, site: str, since: float, now: float) -> None:
         """The service reports that a package is reserved for a site."""
+        since = max(since, self.files.arrived_at(job, package, site=site))  # what waits for a file needs no pilot yet
         found = self._times.check_reserved(self._record.job(job).package(package), site=site, since=since, now=now)
         if found is not None:
             raise found
@@ -243,6 +255,7 @@ class Observer:
     def on_started(self, pilot: str, ref: AttemptRef, now: float) -> None:
         """An attempt really occupies its room in an agent."""
         self._pilots.on_started(pilot, ref)
+        self.files.on_started(ref)
 
     def on_ended(self, pilot: str, ref: AttemptRef, now: float) -> None:
         """An attempt really ended, or was dropped by its agent before it began."""
@@ -273,6 +286,7 @@ class Observer:
         self._pilots.check()
         self._ends.check_successes()
         self._ends.check_upstream()
+        self.files.check_finished()
         self._forecasts.check_finished(states)
         self.check_states(states, refold)
         self._ends.check_waiting(states, explain)

@@ -58,6 +58,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     unfit_seconds: float = 0.0  # longest reservation where no pilot can run it; 0: likewise
     collect_seconds: float = 0.0  # a message is handled within this time after its arrival
     known_starts: Mapping[str, int] = {}  # pilots that started at each site before
+    copies: Mapping[str, int] = {}  # by job: how many copies its stored outputs have
 
 
 class EventTail:

@@ -25,7 +25,7 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.model.sites.entry import SiteEntry, site_of
-from pilotage.model.sites.world import SiteWorld, WorldFile
+from pilotage.model.sites.world import SiteWorld, StoreWorld, WorldFile
 from pilotage.service.core import Core
 from pilotage.service.messages import Answer, OperationRequest, Outbox, Submit
 from pilotage.simulator.agents.agent import Fleet
@@ -37,6 +37,8 @@ from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.jobs import Definitions
 from pilotage.simulator.world.randomness import Dice, Fixed, distribution_of
 from pilotage.simulator.world.service_process import Timing
+from pilotage.simulator.world.stores import StoreSketch
+from pilotage.simulator.world.transfers import FilesSetup
 
 JOB = "J1"
 INTERVAL_SECONDS = 30.0
@@ -138,6 +140,7 @@ class JobSimulation:
             ),
             witness=self._watch,
             on_launched=self._watch.on_launched,
+            files=FilesSetup(stores=tuple(map(_store, subject.world.stores)), seed=seed),
         )
         self.driver = self._simulated.driver
         self._released = 0
@@ -258,6 +261,17 @@ def _setup(site: Site, behaviour: SiteBehaviour, elapsed_seconds: Callable[[], f
             (burst.begins_seconds, _lasting(burst.lasts_seconds), burst.probability) for burst in world.fault_bursts
         ),
         node_failures_per_hour=world.node_failures_per_hour,
+        bytes_per_second=world.bytes_per_second,
+    )
+
+
+def _store(world: StoreWorld) -> StoreSketch:
+    return StoreSketch(
+        url=world.url,
+        latency_seconds=world.latency_seconds,
+        bytes_per_second=world.bytes_per_second,
+        failure_probability=world.failure_probability,
+        outages=tuple((spell.begins_seconds, _lasting(spell.lasts_seconds)) for spell in world.outages),
     )
 
 

@@ -18,6 +18,7 @@ from pilotage.engine.state.job_queries import find_attempt
 from pilotage.engine.state.sites import PilotRequest
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
+from pilotage.model.events.file_payloads import OutputsDisposed
 from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
 from pilotage.model.exchange.operations import (
     Clear,
@@ -25,14 +26,16 @@ from pilotage.model.exchange.operations import (
     Effect,
     Hold,
     Kill,
+    PurgeFiles,
     Release,
     Restart,
     Restore,
 )
-from pilotage.model.exchange.reports import AnyReport
+from pilotage.model.exchange.reports import AnyReport, OutputsCopied
 from pilotage.service.core import LATE_INTERVALS, Core, start_core
-from pilotage.service.messages import Answer, OperationRequest, Outbox, Reload, Submit
+from pilotage.service.messages import Answer, OperationRequest, Outbox, Reload, SiteOperationRequest, Submit
 from pilotage.simulator.agents.agent import Fleet
+from pilotage.simulator.agents.attempt import manifest_of
 from pilotage.simulator.checkers.observer import Explain, Observer, Rules, States, Violation
 from pilotage.simulator.checkers.provisioning import Planned
 from pilotage.simulator.trials.definition import SiteSketch, World
@@ -44,8 +47,10 @@ from pilotage.simulator.world.journal import Fenced, SimulatedJournal
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice
 from pilotage.simulator.world.service_process import durable_growth
+from pilotage.simulator.world.transfers import FilesSetup
 from pilotage.simulator.world.users import User
 
+_FILES_MAX = 1_000_000
 _PILOTS_MAX = 1_000_000
 _REPEATABLE = Kill | Hold | Release | Drop | Restore | Clear
 """Operations that may be requested twice: the second one is refused, or changes nothing; a second replica would be one more."""
@@ -106,6 +111,10 @@ class CheckedWorld:
             on_read=self.observer.on_read,
             uplink=self._uplink,
             report=self._report,
+            files=_files_setup(world),
+            manifest=manifest_of,
+            file_witness=self.observer.files,
+            file_report=self._report,
         )
         self.injector, self.driver = simulated.injector, simulated.driver
         self.user = User(
@@ -211,6 +220,7 @@ class CheckedWorld:
         for job, refused in self.user.refused.items():
             raise Violation("admission", f"was refused: {refused.message}", subject=job)
         self.observer.finished(self.journal.states().packages, self._explainer(core), self._refold)
+        self.observer.files.check_left_over(self._simulated.transfers.drafts)
         self._compare(self._restored(self.driver.clock).engine, "at the end")
         core.engine.sanity_check()
 
@@ -241,11 +251,15 @@ class CheckedWorld:
                 self.observer.on_plan(job, self.definitions.plan(job, self._growth[job]))
             self._on_durable(checked, now)
             self.observer.on_written((checked,), now)
+            if isinstance(checked.data, OutputsDisposed):
+                event = checked.event
+                self._simulated.outputs.dispose(AttemptRef(job, event.package or "", event.attempt or 0))
         self.user.on_written(events)
 
     def crashed(self) -> None:
         """The service died; or it only lost its lock, lives on, and writes its last decisions after another one has started."""
         self.observer.on_crash(self.schedule.now)
+        self._simulated.transfers.service_crashed()
         if late := self.driver.unwritten:
             after = 2 * self.world.timing.restart_seconds
             self.schedule.after(after, self._write_late, late, self.journal.generation)
@@ -264,6 +278,7 @@ class CheckedWorld:
             self._idle_steps = 0
             core.engine.sanity_check()
         self._reserved = _reserved(core.engine)
+        self.observer.files.on_decided(outbox.events, self._reserved)
         self._acting = abandoned_attempts(core.engine.state)
 
     def clock_set(self, *, since: float, due: float) -> None:
@@ -293,9 +308,14 @@ class CheckedWorld:
                 core.recall(row)
         self.driver.receive(exchange)
 
-    def _ask(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
+    def _ask(self, message: OperationRequest | SiteOperationRequest | Submit, *, at_once: bool) -> None:
         if isinstance(message, Submit):
             self._user_network.send(message, self._take_job)
+            return
+        if isinstance(message, SiteOperationRequest):
+            if isinstance(message.operation, PurgeFiles):
+                self.observer.files.on_purge(message.operation.site, message.operation.locators)
+            self._simulated.network.send(message, self.driver.receive)
             return
         self.observer.on_asked(message.operation, self.schedule.now)
         if at_once:
@@ -317,7 +337,7 @@ class CheckedWorld:
                 self.driver.receive(Reload(job=self._snapshot_of(row), gone=gone))
         self.driver.receive(message)
 
-    def _report(self, report: AnyReport) -> None:
+    def _report(self, report: AnyReport | OutputsCopied) -> None:
         # A lost listing is repeated: a report may come late, twice or after the next, but it comes.
         self._simulated.network.send(report, self.driver.receive, loses=False)
 
@@ -329,6 +349,9 @@ class CheckedWorld:
             jobs=jobs,
             pilots=pilots,
             sites=journal.sites(),
+            cached_files=[
+                row for site in journal.sites() for row in journal.cached_files(site.site, after="", limit=_FILES_MAX)
+            ],
             next_n=next_number(journal.streams("service")),
             position=journal.position(),
         )
@@ -460,6 +483,17 @@ def _setup(sketch: SiteSketch) -> SiteSetup:
         running_max=sketch.running_max,
         nodes=sketch.nodes,
         outages=sketch.outages,
+        bytes_per_second=sketch.bytes_per_second,
+    )
+
+
+def _files_setup(world: World) -> FilesSetup:
+    files = [file for job in world.jobs for file in job.files]
+    return FilesSetup(
+        stores=world.stores,
+        sizes_bytes={file.name(variant): file.size_bytes for file in files for variant in range(file.variants)},
+        copies={job.job: job.copies for job in world.jobs},
+        seed=world.seed,
     )
 
 
@@ -479,6 +513,7 @@ def _rules(world: World) -> Rules:
         unfit_seconds=settings.unfit_seconds,
         collect_seconds=world.timing.collect_seconds,
         known_starts={each.site.name: len(each.known_latencies) for each in world.sites},
+        copies={each.job: each.copies for each in world.jobs},
     )
 
 

@@ -11,6 +11,7 @@ import random
 from msgspec.structs import replace
 
 from pilotage.model.jobs.definition import AbortOn, Retry, RetryRule
+from pilotage.model.jobs.file_plan import Wish
 from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Capacity, Demand, lacking
 from pilotage.model.settings.engine import EngineSettings, RestartSettings, SelectionSettings
@@ -18,9 +19,19 @@ from pilotage.model.site import Site
 from pilotage.simulator.world.agent_context import AgentSettings
 from pilotage.simulator.world.behaviour import Habits, SiteHabits
 from pilotage.simulator.world.faults import Faults
-from pilotage.simulator.world.jobs import JobSketch, Join, JoinKind, LineSketch, Sketch, StageSketch, packages_of
+from pilotage.simulator.world.jobs import (
+    FileSketch,
+    JobSketch,
+    Join,
+    JoinKind,
+    LineSketch,
+    Sketch,
+    StageSketch,
+    packages_of,
+)
 from pilotage.simulator.world.randomness import AnyDistribution, Exponential, Fixed, LogNormal, Mixture, Uniform
 from pilotage.simulator.world.service_process import Timing
+from pilotage.simulator.world.stores import StoreSketch
 from pilotage.simulator.world.users import UserHabits
 
 _GIB = 2**30
@@ -82,6 +93,7 @@ class SiteSketch(Sketch, frozen=True, kw_only=True):
     outages: tuple[tuple[float, float], ...] = ()  # start and duration
     nodes: tuple[str, ...] = ()  # nodes of its batch system; empty: each batch job has its own
     known_latencies: tuple[float, ...] = ()  # seconds after which pilots of an earlier service started
+    bytes_per_second: float = 0.0  # of one file that is brought there; 0: no limit
 
 
 class World(Sketch, frozen=True, kw_only=True):
@@ -99,6 +111,7 @@ class World(Sketch, frozen=True, kw_only=True):
     latency: AnyDistribution = Fixed(0.05)
     faults_seconds: float = 3600.0  # then all faults stop
     horizon_seconds: float = 2 * 86400.0  # everything must be over within this time after that
+    stores: tuple[StoreSketch, ...] = ()
 
 
 def packages_of_world(world: World) -> int:
@@ -121,7 +134,7 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
     ruled = (_with_rules(random.Random(f"rules/{seed}/{job.job}"), job) for job in jobs)
     ending = tuple(_with_end(random.Random(f"end/{seed}/{job.job}"), job) for job in ruled)
     sites, named = with_nodes(random.Random(f"where/{seed}"), sites, ending)
-    return _with_forecasts(
+    made = _with_forecasts(
         random.Random(f"forecast/{seed}"),
         World(
             seed=seed,
@@ -151,6 +164,7 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
             faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
         ),
     )
+    return with_files(made) if seed > FILES_AFTER and seed % 2 else made
 
 
 def _one_of(dice: random.Random, *choices: AnyDistribution) -> AnyDistribution:
@@ -435,3 +449,107 @@ def _could_run(site: Site, template: Template) -> bool:
     if template.executor not in ("", site.name, site.kind) or lacking(demand, site.capacity):
         return False
     return not longest or max(demand.wall_seconds, template.run_seconds) <= longest
+
+
+# Worlds with files: stores that fail, caches that are too small for everything, files that packages and jobs share with
+# different wishes, outputs that are copied to stores, and outputs that are disposed of.
+
+FILES_AFTER = 1000
+"""Every other world after this seed has files; the earlier ones stay what they were."""
+_FILE_HEAT: dict[str, float] = {
+    "transfer_fails": 0.2,
+    "transfer_hangs": 0.05,
+    "transfer_late": 0.2,
+    "transfer_repeated": 0.2,
+    "cache_loses": 0.1,
+    "store_changes": 0.05,
+}
+_LATER_FILE_HEAT = {"user_pins": 0.2, "user_purges": 0.2}
+_MIB = 2**20
+
+
+def with_files(world: World) -> World:
+    """Give a world stores, and files to its jobs, by a random stream of its own."""
+    dice = random.Random(f"files/{world.seed}")
+    stores = tuple(_store(dice, number) for number in range(1, dice.randint(2, 4) + 1))
+    pool = [_file(dice, number, stores) for number in range(dice.randint(3, 8))]
+    jobs = tuple(_with_own_files(dice, job, pool, copies_max=len(stores)) for job in world.jobs)
+    sizes = {file.name(at): file.size_bytes for job in jobs for file in job.files for at in range(file.variants)}
+    kept = {
+        file.name(at): file.size_bytes
+        for job in jobs
+        for file in job.files
+        for at in range(file.variants)
+        if file.wish == Wish.RETAIN_INDEFINITELY
+    }
+    least = max((_most_bytes(job) for job in jobs), default=0) + sum(
+        kept.values()
+    )  # else somebody would have to release
+    heat = dice.choice([0.0, 0.1, 0.3, 1.0])
+    faults = {kind: round(most * heat * dice.uniform(0.1, 1.0), 5) for kind, most in _FILE_HEAT.items()}
+    later = random.Random(f"pins/{world.seed}")
+    faults |= {kind: round(most * heat * later.uniform(0.1, 1.0), 5) for kind, most in _LATER_FILE_HEAT.items()}
+    return replace(
+        world,
+        stores=stores,
+        jobs=jobs,
+        sites=tuple(_with_cache(dice, each, least=least, most=sum(sizes.values())) for each in world.sites),
+        faults=replace(world.faults, **{kind: often for kind, often in faults.items() if often}),
+    )
+
+
+def _store(dice: random.Random, number: int) -> StoreSketch:
+    outages = tuple((dice.uniform(0.0, 3600.0), dice.uniform(60.0, 2400.0)) for _ in range(dice.choice([0, 0, 1, 2])))
+    return StoreSketch(
+        url=f"s3://store-{number}/",
+        outages=outages,
+        failure_probability=dice.choice([0.0, 0.0, 0.05, 0.3]),
+        bytes_per_second=dice.choice([0.0, 1.0, 10.0]) * _MIB,
+        latency_seconds=dice.choice([0.0, 0.1, 5.0]),
+    )
+
+
+def _file(dice: random.Random, number: int, stores: tuple[StoreSketch, ...]) -> FileSketch:
+    return FileSketch(
+        locator=f"{dice.choice(stores).url}data-{number}",
+        template=0,
+        variants=dice.choice([1, 1, 3, 10]),
+        size_bytes=dice.choice([1, 10, 100]) * _MIB,
+        size_known=dice.random() < 0.7,
+    )
+
+
+def _with_own_files(dice: random.Random, job: JobSketch, pool: list[FileSketch], *, copies_max: int) -> JobSketch:
+    """The files of a job: some of the common ones, each with its own wish, and outputs to store and to dispose of."""
+    wishes = (Wish.DELETABLE, Wish.RETAIN_TEMPORARILY, Wish.RETAIN_TEMPORARILY, Wish.RETAIN_INDEFINITELY)
+    files = []
+    for file in dice.sample(pool, dice.randint(0, min(4, len(pool)))):
+        released = dice.random() < 0.2
+        wish = Wish.DELETABLE if released else dice.choice(wishes)
+        template = dice.randrange(len(job.templates))
+        files.append(replace(file, template=template, wish=wish, released=released))
+    copies = dice.choice([0, 1, 2, copies_max]) if dice.random() < 0.5 else 0
+    templates = tuple(
+        replace(
+            each,
+            stores_outputs=copies > 0 and dice.random() < 0.5,
+            disposes_outputs=not each.final and dice.random() < 0.3,
+        )
+        for each in job.templates
+    )
+    return replace(job, files=tuple(files), templates=templates, copies=min(copies, copies_max))
+
+
+def _most_bytes(job: JobSketch) -> int:
+    """The most that the files of one package of a job take."""
+    sizes = [0] * len(job.templates)
+    for file in job.files:
+        sizes[file.template] += file.size_bytes
+    return max(sizes)
+
+
+def _with_cache(dice: random.Random, sketch: SiteSketch, *, least: int, most: int) -> SiteSketch:
+    """A site with a cache: without a limit, or large enough for each package, but rarely for all of them."""
+    limit = dice.choice([None, None, least, least, (least + max(least, most)) // 2, most + least]) or None
+    rate = dice.choice([0.0, 1.0, 5.0]) * _MIB
+    return replace(sketch, bytes_per_second=rate, site=replace(sketch.site, cache_bytes=limit))

@@ -11,6 +11,8 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from pilotage.model.errors import PilotageError
+from pilotage.model.jobs.plan import Template
+from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 from pilotage.simulator.trials.definition import SiteSketch, World
 from pilotage.simulator.world.faults import KINDS, Faults
@@ -60,7 +62,15 @@ def _calmer(world: World) -> Iterator[World]:
         if site.outages or site.fault_bursts or site.submission != Fixed(0.0):
             calm = replace(site, outages=(), fault_bursts=(), submission=Fixed(0.0))
             yield replace(world, sites=(*world.sites[:number], calm, *world.sites[number + 1 :]))
+    for number, store in enumerate(world.stores):
+        if store.outages or store.failure_probability:
+            calm_store = replace(store, outages=(), failure_probability=0.0)
+            yield replace(world, stores=(*world.stores[:number], calm_store, *world.stores[number + 1 :]))
     for number, job in enumerate(world.jobs):
+        if job.files:
+            for left_out in range(len(job.files)):
+                fewer = replace(job, files=_without(job.files, left_out))
+                yield replace(world, jobs=(*world.jobs[:number], fewer, *world.jobs[number + 1 :]))
         if job.limits or job.hold or job.submit_seconds:
             plain = replace(job, limits={}, hold=False, submit_seconds=0.0)
             yield replace(world, jobs=(*world.jobs[:number], plain, *world.jobs[number + 1 :]))
@@ -118,17 +128,31 @@ def _without(parts: tuple, number: int) -> tuple:  # type: ignore[type-arg] # wh
 
 PACKAGES_MAX = 1_000_000
 _COMPLETE = "complete"
-_ADDED = frozenset({"submission", "fault_bursts"})
+_ADDED: dict[type[msgspec.Struct], tuple[str, ...]] = {
+    EngineSettings: ("fetch_attempts_max", "fetch_delay_seconds", "fetch_delay_seconds_max"),
+    Faults: (
+        "user_pins",
+        "user_purges",
+        "transfer_fails",
+        "transfer_hangs",
+        "transfer_late",
+        "transfer_repeated",
+        "cache_loses",
+        "store_changes",
+    ),
+    JobSketch: ("files", "copies"),
+    Site: ("cache_bytes",),
+    SiteSketch: ("submission", "fault_bursts", "bytes_per_second"),
+    Template: ("stores_outputs", "disposes_outputs"),
+    World: ("stores",),
+}
 """Fields of later versions: they are stored only where they change something, so files of before are complete, too."""
+_ADDED_NAMES = frozenset(name for names in _ADDED.values() for name in names)
 
 
 def stored(world: World) -> bytes:
     """A world as the text of a file, with everything that it depends on."""
-    usual = {each: getattr(SiteSketch(site=Site(name="")), each) for each in _ADDED}
-    fields = {_COMPLETE: True} | _plain(world)
-    for site, sketch in zip(fields["sites"], world.sites, strict=True):
-        for name in [each for each in _ADDED if getattr(sketch, each) == usual[each]]:
-            del site[name]
+    fields = {_COMPLETE: True} | _plain(world, leaves_out=_ADDED)
     parts = [f'"{key}":{_text(part)}' for key, part in fields.items()]
     return "{{\n{}\n}}\n".format(",\n".join(parts)).encode()
 
@@ -173,16 +197,29 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _plain(value: Any) -> Any:
-    """A value with all of its fields, including default values."""
+_NOTHING: Mapping[type[msgspec.Struct], tuple[str, ...]] = {}
+
+
+def _plain(value: Any, *, leaves_out: Mapping[type[msgspec.Struct], tuple[str, ...]] = _NOTHING) -> Any:
+    """A value with all of its fields, including default values except those of some fields."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         tag = {config.tag_field: config.tag} if config.tag_field is not None else {}
-        return tag | {each: _plain(getattr(value, each)) for each in value.__struct_fields__}
+        usual = {
+            each.name: each.default
+            for each in msgspec.structs.fields(value)
+            if each.name in leaves_out.get(type(value), ())
+        }
+        fields = {each: getattr(value, each) for each in value.__struct_fields__}
+        return tag | {
+            name: _plain(each, leaves_out=leaves_out)
+            for name, each in fields.items()
+            if name not in usual or each != usual[name]
+        }
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(each, leaves_out=leaves_out) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each, leaves_out=leaves_out) for each in value]
     return msgspec.to_builtins(value)
 
 
@@ -195,7 +232,7 @@ def _compare(given: Any, known: Any, *, at: str, is_complete: bool) -> None:
         for key in known:
             if key in given:
                 _compare(given[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
-            elif is_complete and key not in _ADDED:
+            elif is_complete and key not in _ADDED_NAMES:
                 raise _Unfit(f"Object missing field `{key}`, and the file states that it is complete", at=at)
     elif isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
         for number, (one, other) in enumerate(zip(given, known, strict=True)):
@@ -217,8 +254,17 @@ def _faults(world: World) -> Iterator[tuple[str, str]]:
             yield f"$.sites[{number}].fault_bursts", "Expected nothing below 0, and a probability from 0 to 1"
     yield from _alike([each.site.name for each in world.sites], at="sites", named="site.name")
     yield from _alike([each.job for each in world.jobs], at="jobs", named="job")
+    for number, store in enumerate(world.stores):
+        if (
+            not store.url
+            or not 0.0 <= store.failure_probability <= 1.0
+            or any(min(each) < 0.0 for each in store.outages)
+        ):
+            yield f"$.stores[{number}]", "Expected a URL, a probability from 0 to 1, and nothing below 0"
     for number, job in enumerate(world.jobs):
         yield from _faults_of_job(job, at=f"$.jobs[{number}]")
+        if job.copies > len(world.stores):
+            yield f"$.jobs[{number}].copies", f"Expected at most one for each of {len(world.stores)} stores"
     if sum(map(packages_of, world.jobs)) > PACKAGES_MAX:
         yield "$.jobs", f"Expected at most {PACKAGES_MAX} packages"
 
@@ -257,6 +303,9 @@ def _alike(names: Sequence[str], *, at: str, named: str) -> Iterator[tuple[str, 
 
 
 def _faults_of_job(job: JobSketch, *, at: str) -> Iterator[tuple[str, str]]:
+    for number, file in enumerate(job.files):
+        if not 0 <= file.template < len(job.templates) or file.variants < 1:
+            yield f"{at}.files[{number}]", "Expected a template of the job, and at least 1 variant"
     if not job.stages:
         yield f"{at}.stages", "Expected at least one"
     for number, stage in enumerate(job.stages):

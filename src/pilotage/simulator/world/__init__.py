@@ -1,4 +1,4 @@
-"""Simulates the world: clock, network, batch systems, users, faults, and a journal in memory."""
+"""Simulates the world: clock, network, batch systems, stores, users, faults, and a journal in memory."""
 
 __all__ = [
     "agent_context",
@@ -12,5 +12,7 @@ __all__ = [
     "network",
     "randomness",
     "service_process",
+    "stores",
+    "transfers",
     "users",
 ]

@@ -67,6 +67,12 @@ class Store:
         staged = self._staged.get(ref.job)
         return staged is not None and bool(staged.get(ref.package, 0) >> ref.attempt & 1)
 
+    def dispose(self, ref: AttemptRef) -> None:
+        """Remove the files of an attempt for ever."""
+        staged = self._staged.get(ref.job, {})
+        if ref.package in staged:
+            staged[ref.package] &= ~(1 << ref.attempt)
+
     def vanish(self, ref: AttemptRef, until: float) -> None:
         """Make the files of an attempt unreachable until a time."""
         self._back_at[ref] = max(until, self._back_at.get(ref, 0.0))

@@ -14,8 +14,17 @@ from typing import Protocol
 
 import msgspec
 
+from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef, Exchange, ExchangeReply
-from pilotage.model.exchange.operations import CancelSubmitted, Effect, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.operations import (
+    CancelSubmitted,
+    Effect,
+    FetchFile,
+    RemoveFile,
+    StoreOutputs,
+    SubmitAttempt,
+    SubmitPilot,
+)
 from pilotage.model.exchange.reports import AnyReport
 from pilotage.model.site import Site
 from pilotage.simulator.world.agent_context import AgentContext, AgentSettings, Host, OnRead, Store, Witness
@@ -27,6 +36,8 @@ from pilotage.simulator.world.jobs import Definitions
 from pilotage.simulator.world.network import Network
 from pilotage.simulator.world.randomness import Dice, Distribution, Keyed
 from pilotage.simulator.world.service_process import ServiceEnvironment, ServiceJournal, ServiceProcess, Timing
+from pilotage.simulator.world.transfers import FilesSetup, FileWitness, Transfers
+from pilotage.simulator.world.transfers import Report as FileReport
 
 START = 1_000_000.0  # the clock of an agent may be hours behind, and no time is before 1970
 _DEAD_START_SECONDS = 1.0
@@ -51,6 +62,7 @@ class SiteSetup(msgspec.Struct, frozen=True, kw_only=True):
     pilot_failure_probability: float = 0.0
     fault_bursts: tuple[tuple[float, float, float], ...] = ()  # begin, length, and probability instead of the usual one
     node_failures_per_hour: float = 0.0
+    bytes_per_second: float = 0.0  # of one file that is brought there; 0: no limit
 
 
 class WorldWitness(Witness, Protocol):
@@ -115,6 +127,10 @@ class SimulatedWorld:
         on_launched: OnLaunched | None = None,
         uplink: Callable[[Exchange], None] | None = None,
         report: Callable[[AnyReport], None] | None = None,
+        files: FilesSetup = FilesSetup(),  # noqa: B008 # frozen
+        manifest: Callable[[AttemptRef], Sequence[OutputFile]] = lambda _: (),
+        file_witness: FileWitness | None = None,
+        file_report: Callable[[FileReport], None] | None = None,
     ) -> None:
         """Connect everything; without `faults`, none strikes. Exchanges and reports go to the service unless given another target.
 
@@ -151,11 +167,21 @@ class SimulatedWorld:
             )
             for setup in sites
         }
+        self.transfers = Transfers(
+            files,
+            rates={setup.site.name: setup.bytes_per_second for setup in sites},
+            schedule=schedule,
+            injector=injector,
+            manifest=manifest,
+            report=file_report or self.driver.receive,
+            witness=file_witness,
+        )
+        self.outputs = Store(schedule, on_read=on_read, remembers=False)
         self._fleet = fleet(
             AgentContext(
                 schedule=schedule,
                 network=self.network,
-                store=Store(schedule, on_read=on_read, remembers=False),
+                store=self.outputs,
                 injector=injector,
                 behaviour=behaviour,
                 uplink=uplink or self.driver.receive,
@@ -188,8 +214,10 @@ class SimulatedWorld:
         self.schedule.after(up_seconds + lasts_seconds, partial(self._plan_outage, batch, every=every, lasts=lasts))
 
     def carry_out(self, effect: Effect) -> None:
-        """Submit or cancel a batch job for the service."""
+        """Submit or cancel a batch job for the service, or transfer files."""
         match effect:
+            case FetchFile() | RemoveFile() | StoreOutputs():
+                self.transfers.carry_out(effect)
             case SubmitPilot(site=site, key=key):
                 self._submit(site, key, serves=None, node_restriction=())
             case SubmitAttempt(site=site, key=key, ref=ref, demand=demand):

@@ -45,6 +45,14 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     user_clears: float = 0.0  # of each end of a package: the whole job is cleared a while later, if it is over by then
     user_revives: float = 0.0  # of each cleared job: something of it is restarted
     user_rambles: float = 0.0  # of each operation with a message: the message is far too long
+    user_pins: float = 0.0  # of each file that arrived in a cache: it is pinned, and unpinned later
+    user_purges: float = 0.0  # of each file that arrived in a cache: it is purged a while later
+    transfer_fails: float = 0.0  # of each transfer
+    transfer_hangs: float = 0.0  # of each transfer: it ends after its timeout
+    transfer_late: float = 0.0  # of each report of a transfer: it comes up to half an hour late
+    transfer_repeated: float = 0.0  # of each report of a transfer: it comes twice
+    cache_loses: float = 0.0  # of each file that arrived in a cache: it vanishes from it
+    store_changes: float = 0.0  # of each fetch: the store has another content from then on
 
 
 KINDS: tuple[str, ...] = Faults.__struct_fields__

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from pilotage.model.events import payloads
 from pilotage.model.events.events import parse_dotted
-from pilotage.model.jobs.graph import EdgeKind, Graph, Segment
+from pilotage.model.jobs.file_plan import FilePlan, Wish
+from pilotage.model.jobs.graph import EdgeKind, Graph, Rows, Segment
 from pilotage.model.jobs.layout import StageLayout, TemplateLayout
 from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
 
@@ -62,6 +63,22 @@ class StageSketch(Sketch, frozen=True, kw_only=True):
     names_max: int = 0
 
 
+class FileSketch(Sketch, frozen=True, kw_only=True):
+    """Files that packages of one template need at their site: each of them one of the variants, in turn."""
+
+    locator: str  # of the first; the others have a number behind it
+    template: int
+    variants: int = 1  # 1: all of them share one file
+    size_bytes: int = 0  # of each, really
+    size_known: bool = True  # before a fetch
+    wish: Wish = Wish.RETAIN_TEMPORARILY
+    released: bool = False
+
+    def name(self, variant: int) -> str:
+        """The locator of a variant."""
+        return f"{self.locator}-{variant}" if variant else self.locator
+
+
 class JobSketch(Sketch, frozen=True, kw_only=True):
     """A job: its stages and the kinds of packages they are made of."""
 
@@ -73,6 +90,8 @@ class JobSketch(Sketch, frozen=True, kw_only=True):
     priority: int = 0
     hold: bool = False
     submit_seconds: float = 0.0  # when its user submits it
+    files: tuple[FileSketch, ...] = ()  # that are brought to sites
+    copies: int = 0  # of each output of a template that stores them, on as many stores
 
 
 def registration(sketch: JobSketch) -> payloads.JobRegistered:
@@ -101,16 +120,18 @@ def plan_of(sketch: JobSketch, *, seed: int) -> JobPlan:
             if join.stage in layouts:
                 edges.add_join(join, layouts[join.stage], layout, _text(seed, sketch.job, stage, join.stage))
     late = tuple(_late_plan(sketch, stage, layouts) for stage, each in enumerate(sketch.stages, 1) if each.late)
+    template_of = np.concatenate(kinds).astype(np.uint32) if kinds else np.zeros(0, np.uint32)
     return JobPlan(
         graph=Graph([edges.segment(0, first)]),
         templates=_block_templates(sketch),
-        template_of=np.concatenate(kinds).astype(np.uint32) if kinds else np.zeros(0, np.uint32),
+        template_of=template_of,
         layouts=layouts,
         late=late,
         late_waits=_late_waits(sketch, layouts),
         limits=sketch.limits,
         priority=sketch.priority,
         hold=sketch.hold,
+        files=_file_plan(sketch, template_of),
     )
 
 
@@ -153,10 +174,12 @@ def grown(
                 text = _text(seed, sketch.job, consumer, stage)
                 edges.add_join(join, layout, plan.layouts[consumer], text)
     kinds = _template_numbers(sketch, stage, layout).astype(np.uint32)
+    template_of = np.concatenate((plan.template_of, kinds))
     after = msgspec.structs.replace(
         plan,
         graph=plan.graph.grown(edges.segment(plan.count, layout.count)),
-        template_of=np.concatenate((plan.template_of, kinds)),
+        template_of=template_of,
+        files=_file_plan(sketch, template_of),
         layouts=layouts,
         late=tuple(_late_plan(sketch, late.stage, layouts) for late in plan.late if late.stage != stage),
         laid_out=(*plan.laid_out, *(late for late in plan.late if late.stage == stage)),
@@ -308,6 +331,35 @@ def _block_templates(sketch: JobSketch) -> tuple[Template, ...]:
     """One template for each position of each line template of each stage: those that wait for a late stage are separate."""
     return tuple(
         sketch.templates[number] for stage in sketch.stages for line in stage.lines for number in line.templates
+    )
+
+
+def _file_plan(sketch: JobSketch, template_of: NDArray[np.uint32]) -> FilePlan | None:
+    """The files of all packages; their numbers stay the same when the plan grows."""
+    if not sketch.files:
+        return None
+    blocks = [number for stage in sketch.stages for line in stage.lines for number in line.templates]
+    kinds = np.array(blocks, np.int64)[template_of]
+    known: dict[str, FileSketch] = {}
+    packages, numbers = [], []
+    for file in sketch.files:
+        own = []
+        for variant in range(file.variants):
+            known.setdefault(file.name(variant), file)
+            own.append(list(known).index(file.name(variant)))
+        users = np.flatnonzero(kinds == file.template)
+        packages.append(users)
+        numbers.append(np.array(own, np.int64)[users % file.variants])
+    pairs = np.unique(np.stack((np.concatenate(packages), np.concatenate(numbers)), axis=1), axis=0).astype(np.int32)
+    by_file = pairs[np.argsort(pairs[:, 1], kind="stable")]
+    sketches = list(known.values())
+    return FilePlan(
+        needs=Rows(pairs[:, 0], np.ascontiguousarray(pairs[:, 1])),
+        users=Rows(by_file[:, 1], np.ascontiguousarray(by_file[:, 0])),
+        locators=list(known),
+        sizes_bytes=np.array([each.size_bytes if each.size_known else 0 for each in sketches], np.int64),
+        wishes=np.array([each.wish for each in sketches], np.uint8),
+        released=np.array([each.released for each in sketches], np.bool_),
     )
 
 

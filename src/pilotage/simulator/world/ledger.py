@@ -374,7 +374,8 @@ class MemoryLedger:
         for job in changes.jobs:
             self._job_ids[job.job] = job.job_id
         for group in (
-            changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags, changes.statistics,
+            changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.cached_files, changes.tags,
+            changes.statistics,
         ):  # fmt: skip
             self._keep(group)
         for name in changes.unparked:

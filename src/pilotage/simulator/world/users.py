@@ -13,6 +13,7 @@ import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.model.events.events import Event, parse_dotted
+from pilotage.model.events.file_payloads import FilesFetched
 from pilotage.model.exchange.exchange import Exchange
 from pilotage.model.exchange.operations import (
     Accepted,
@@ -21,14 +22,17 @@ from pilotage.model.exchange.operations import (
     Drop,
     Hold,
     Kill,
+    PinFiles,
+    PurgeFiles,
     Refused,
     Release,
     Replicate,
     Reschedule,
     Restart,
     Restore,
+    UnpinFiles,
 )
-from pilotage.service.messages import Answer, OperationRequest, Submit
+from pilotage.service.messages import Answer, OperationRequest, SiteOperationRequest, Submit
 from pilotage.simulator.world.clock import Schedule
 from pilotage.simulator.world.faults import FaultInjector
 from pilotage.simulator.world.jobs import Definitions, JobSketch, Sketch, registration
@@ -36,8 +40,11 @@ from pilotage.simulator.world.randomness import Dice
 
 CLEARED_SECONDS = (0.0, 1800.0)  # how long after the end of a package its job is cleared
 RAMBLE_CHARACTERS = (1_000.0, 60_000.0)
+FileOperation = PinFiles | UnpinFiles | PurgeFiles
+PINNED_SECONDS = (60.0, 3600.0)
 _IMPATIENT = 0.3  # share of requests for replicas that ask for several
 _REPLICAS_AT_ONCE = 4  # more than the limit
+_KEEPER = "emmy"  # who pins files
 _RAMBLE = "and another thing, 0 € or \u20020 £: "  # of more bytes than characters
 
 _AFTER_LEASE = ("user_kills", "user_holds", "user_drops", "user_reschedules", "user_replicates")
@@ -66,7 +73,7 @@ class UserHabits(Sketch, frozen=True, kw_only=True):
 class Ask(Protocol):
     """The way to the service."""
 
-    def __call__(self, message: OperationRequest | Submit, *, at_once: bool) -> None:
+    def __call__(self, message: OperationRequest | SiteOperationRequest | Submit, *, at_once: bool) -> None:
         """Send a message; `at_once`, as if it had been on its way until now."""
         ...
 
@@ -86,7 +93,7 @@ class Answered(Protocol):
 class _Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A request without an answer so far, and the faults it came from."""
 
-    asked: AnyOperation | JobSketch
+    asked: AnyOperation | FileOperation | JobSketch
     kinds: tuple[str, ...] = ()
     hold: int = 0  # of a release: which hold it ends
 
@@ -147,6 +154,8 @@ class User:
         for checked in events:
             event = checked.event
             self._remember(event)
+            if isinstance(checked.data, FilesFetched) and event.site is not None:
+                self._think_of_files(event.site, checked.data)
             if event.type == "Cleared" and self._injector.strikes("user_revives"):
                 self._interfere("user_revives", event, at_once=False)
             if event.package is None:
@@ -166,7 +175,8 @@ class User:
             if isinstance(outcome, Refused) and asked.job not in self.registered:
                 self.refused[asked.job] = outcome
             return
-        self._answered.on_answered(asked, outcome, self._schedule.now)
+        if not isinstance(asked, FileOperation):
+            self._answered.on_answered(asked, outcome, self._schedule.now)
         if isinstance(outcome, Accepted):
             for kind in waiting.kinds if outcome.events else ():
                 self._injector.had_effect(kind)
@@ -240,6 +250,26 @@ class User:
             seconds = self._random.uniform(0.0, self._habits.think_seconds)
             self._schedule.after(seconds, self._send, waiting)
 
+    def _think_of_files(self, site: str, fetched: FilesFetched) -> None:
+        """Pin a file that has arrived, and unpin it later, or purge it."""
+        for file in fetched.files:
+            locators = (file.locator,)
+            if self._injector.strikes("user_pins"):
+                self._injector.had_no_effect("user_pins")  # until it is accepted
+                self._send_for_files("user_pins", PinFiles(site=site, locators=locators, by=_KEEPER))
+                seconds = self._injector.between("user_pins", low=PINNED_SECONDS[0], high=PINNED_SECONDS[1])
+                unpin = UnpinFiles(site=site, locators=locators, by=_KEEPER)
+                self._schedule.after(seconds, self._send_for_files, "", unpin)
+            if self._injector.strikes("user_purges"):
+                self._injector.had_no_effect("user_purges")  # until it is accepted
+                seconds = self._injector.between("user_purges", low=0.0, high=PINNED_SECONDS[1])
+                purge = PurgeFiles(site=site, locators=locators)
+                self._schedule.after(seconds, self._send_for_files, "user_purges", purge)
+
+    def _send_for_files(self, kind: str, operation: FileOperation) -> None:
+        token = self._next(_Waiting(asked=operation, kinds=(kind,) if kind else ()))
+        self._ask(SiteOperationRequest(token=token, operation=operation), at_once=False)
+
     def _operation(self, kind: str, *, job: str, package: str) -> AnyOperation | None:
         whole = self._random.random() < self._habits.whole_job
         place = parse_dotted(package)
@@ -268,7 +298,7 @@ class User:
         return None
 
     def _send(self, waiting: _Waiting, *, at_once: bool = False) -> None:
-        assert not isinstance(waiting.asked, JobSketch)
+        assert not isinstance(waiting.asked, JobSketch | FileOperation)
         self._ask(OperationRequest(token=self._next(waiting), operation=waiting.asked), at_once=at_once)
 
     def _next(self, waiting: _Waiting) -> int:
