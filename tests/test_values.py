@@ -13,11 +13,11 @@ import pilotage
 MUTABLE = {
     "adapters": "PackageRecord",
     "book": (
-        "AttemptFacts _BatchOfEvents _BatchOfText _Brief Changes EventRow FailureRow JobRow _Known "
+        "AttemptFacts _BatchOfEvents _BatchOfText _Brief CachedFileRow Changes EventRow FailureRow JobRow _Known "
         "MailRow NodeRow NoticeRow PackageFacts PackageRow ParkedRow PilotRow Row SiteRow Sketch StageRow "
         "StateHistogram StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
     ),
-    "engine": "ActivePackage AttemptState",
+    "engine": "ActivePackage AttemptState CachedFile Fault",
     "language": "DagBuilder DagNode Draft Notes Scope",
     "model": "Observed SiteObserved",
     "service": "_ActiveSubscription _AnyBatch BookCheck Outbox _Sited _Stepped _Waiting",

@@ -75,6 +75,17 @@ def test_what_a_job_asks_for_is_collected_and_reaches_its_record(place: Place, r
     (core,) = crashed["cores"]
     assert "core" not in {log["stream"] for log in place.told("logs", f"{ran}/3.1.1")["logs"]}
 
+    told = place.told("provenance", "show", ran)["custom"]
+    assert {"package": "1.1.1", "attempt": 1, "custom": first["custom"]} in told
+    assert "1.1.1: kappa=1.5, files=collect.sh out-1.1.1.txt tool.sh" in place.run("provenance", "show", ran).stdout
+    for query, count in (
+        ("custom.kappa within 1.4..1.6", 1),
+        ("custom.kappa=1.5 and custom.files~out-1.2.1", 1),
+        ("custom.kappa>2", 0),
+    ):
+        found = place.told("provenance", "find", query, code=0 if count else 1)
+        assert [each["job"] for each in found["records"]] == [ran] * count
+
     place.run("serve", "--stop")
     with (
         closing(FolderRecords(tmp_path / "records")) as store,

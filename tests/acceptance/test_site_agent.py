@@ -104,13 +104,16 @@ def far(
     settle: float = 3.0,
     python: str = sys.executable,
     secure: bool = False,
+    cache: str = "",
 ) -> Iterator[Far]:
     """All of it, as long as the block runs; the site agent is started by the test."""
     home = root / "ours" / "home"
     home.mkdir(parents=True)
     hiding = ["unshare", "-m", "sh", "-c", _HIDE, "sh", str(home.parent)] if hidden else []
     batch = ProcessBatch(root / "batch", within=[*within, *hiding], python=python)
-    entry = SiteEntry(name=SITE, kind="procbatch", started_by="agent", slots=2, pilots_max=pilots_max, idle_seconds=2.0)
+    entry = SiteEntry(
+        name=SITE, kind="procbatch", started_by="agent", slots=2, pilots_max=pilots_max, idle_seconds=2.0, cache=cache
+    )
     archive = pack_agent(root / "agent.pyz")
     give_dialect(home)
     with service_in(home, [entry], secure=secure) as service:

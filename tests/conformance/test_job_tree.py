@@ -379,6 +379,19 @@ def test_staged_attempts_are_listed_and_thrown_away(tree: JobTree, here: Path) -
     assert tree.staged(str(here), REF.job) == []
 
 
+def test_what_a_killed_agent_staged_in_part_is_thrown_away_too(tree: JobTree, here: Path) -> None:
+    staged(tree, here, {"a": b"", "b": b""})
+    folder = Path(tree.staged_folder(str(here), REF.job))
+    draft = folder / f"{REF.package}-{REF.attempt}-2.part"
+    draft.write_bytes(b"half")
+    tree.discard(str(here), REF, 0)
+    assert not draft.exists()
+    assert tree.staged(str(here), REF.job) == []
+    draft.write_bytes(b"half")
+    tree.forget(str(here), REF.job)
+    assert not folder.exists()
+
+
 def test_pieces_of_a_staged_file_may_come_in_any_order_and_twice(tree: JobTree, here: Path) -> None:
     for offset, data in ((3, b"def"), (0, b"abc"), (3, b"def")):
         tree.write_staged(str(here), REF, number=0, offset=offset, data=data)

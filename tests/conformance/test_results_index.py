@@ -157,6 +157,19 @@ def test_what_a_job_was_granted_is_ours_once_it_is_claimed(index: ResultsIndex) 
     assert index.maker(FOLDER, "out", sha256=sha(1)) == "job-2"
 
 
+def test_a_content_that_was_disposed_of_is_known_until_it_is_made_again(index: ResultsIndex) -> None:
+    index.keep([made(1)])
+    files = made(1).manifest
+    index.note_disposed(FOLDER, files)
+    index.note_disposed(FOLDER, files)
+    names = [file.name for file in files]
+    assert index.disposed(FOLDER, [*names, "other"]) == {file.name: {file.sha256} for file in files}
+    assert index.disposed("/elsewhere", names) == {}
+    index.keep([made(2)])
+    index.keep([made(1)])
+    assert index.disposed(FOLDER, names) == {}
+
+
 def measured(seconds: float, *, input_bytes: int | None = 1000) -> MeasuredRun:
     return MeasuredRun(seconds=seconds, input_bytes=input_bytes, output_bytes=10, scratch_bytes=1010, memory_bytes=None)
 

@@ -24,7 +24,7 @@ MARK = "a mark of this service"
 
 
 class FolderFetch:
-    """A server that is a folder: `content/SHA`, `files/NAME`, and what is staged through it."""
+    """A server that is a folder: `content/SHA`, `files/NAME`, `cached/NAME`, and what is staged through it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,6 +42,13 @@ class FolderFetch:
         path.write_bytes(content)
         path.chmod(0o555)
         return sha256
+
+    def cached(self, name: str, sha256: str) -> str | None:
+        path = self._folder / "cached" / name
+        return str(path) if path.exists() else None
+
+    def cached_here(self, name: str) -> str | None:
+        return None
 
     def file(self, job: str, name: str) -> str | None:
         path = self._folder / "files" / name

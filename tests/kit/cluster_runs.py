@@ -39,11 +39,12 @@ stages:
 class ClusterRun:
     """A folder with a service, and the cluster that is its site."""
 
-    def __init__(self, place: Place, cluster: SlurmCluster, *, slots: int = 0) -> None:
-        """Take both, and what this computer runs at once; the service is started by `serve`."""
+    def __init__(self, place: Place, cluster: SlurmCluster, *, slots: int = 0, settings: str = "") -> None:
+        """Take both, what this computer runs at once, and more settings; the service is started by `serve`."""
         self.place = place
         self.cluster = cluster
         self._slots = slots
+        self._settings = f"{SETTINGS}{settings}"
 
     def serve(self) -> None:
         """Start the service, at the address that it had before unless it was moved."""
@@ -51,7 +52,7 @@ class ClusterRun:
 
     def move_service(self) -> None:
         """Have the service listen at another port from its next start on."""
-        (self.place.folder / "pilotage.toml").write_text(f"{SETTINGS}[service]\nport = {free_port()}\n")
+        (self.place.folder / "pilotage.toml").write_text(f"{self._settings}[service]\nport = {free_port()}\n")
 
     def kill_service(self) -> None:
         """Kill the service, as when its computer loses its power."""
@@ -85,7 +86,12 @@ class ClusterRun:
 
 @contextmanager
 def cluster_run(
-    folder: Path, cluster: SlurmCluster, entry: Mapping[str, Any] | None = None, *, slots: int = 0
+    folder: Path,
+    cluster: SlurmCluster,
+    entry: Mapping[str, Any] | None = None,
+    *,
+    slots: int = 0,
+    settings: str = "",
 ) -> Iterator[ClusterRun]:
     """A service that has a cluster as its site, in an empty folder; `entry` is what its entry says besides, or, with None, does not.
 
@@ -106,7 +112,7 @@ def cluster_run(
         }
         lines = "".join(f"    {name}: {value}\n" for name, value in fields.items() if value is not None)
         (place.folder / "sites.yaml").write_text(f"pilotage: 1\nsites:\n  -\n{lines}")
-        run = ClusterRun(place, cluster, slots=slots)
+        run = ClusterRun(place, cluster, slots=slots, settings=settings)
         run.move_service()
         try:
             run.serve()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pilotage.ports import MadeWork
 from pilotage.service.jobs.submission import Prepared, prepare
 from pilotage.service.works.capture import DiskFiles, capture
 from pilotage.service.works.reuse import completed, fields_of, key_of
+from pilotage.service.works.site_files import CachedInput, contents_of
 from pilotage.service.works.work_orders import compose, compose_every_way
 from tests.kit.sqlite_books import opened
 
@@ -36,6 +37,7 @@ class Place:
         self.logs = logs
         self.tree = FolderTree(folder / ".pilotage", index)
         self.ran: list[str] = []  # the names of packages, in order
+        self.contents: dict[str, CachedInput] = {}  # of files at sites, by locator
 
     def write(self, **files: str) -> None:
         """Put files into the folder; `_` in a name stands for a dot."""
@@ -58,13 +60,19 @@ class Place:
     def prepare(self, text: str, **more: Any) -> Prepared:
         """A document submitted from the folder."""
         submission = self.submission(text, **more)
-        return prepare(submission, journal=self.journal, tree=self.tree, index=self.index, owner="ada")
+        return prepare(
+            submission, journal=self.journal, tree=self.tree, index=self.index, owner="ada", contents=self._contents
+        )
+
+    def _contents(self, _: Collection[str]) -> Mapping[str, CachedInput]:
+        return self.contents
 
     def run(self, text: str, *, failing: Collection[str] = (), **more: Any) -> list[str]:
         """Run a document by hand; the names of the packages that were run, without those that fail and what follows."""
         prepared = self.prepare(text, **more)
         expansion = prepared.expansion
         granted: dict[int, tuple[OutputFile, ...]] = {each.number: each.manifest for each in prepared.adopted}
+        files = contents_of(prepared.plan, self._contents)
         ran: list[str] = []
         order = expansion.graph.order()
         assert order is not None
@@ -77,8 +85,12 @@ class Place:
             inputs = tuple(InputSource(expansion.id(each).dotted, 1) for each in producers)
             staged = self.tree.staged_folder(str(self.folder), prepared.job)
             assignment = Assignment(ref=ref, inputs=inputs)
-            work = compose(expansion, number, assignment, prepared.origin, staged=staged, manifest_of=granted.get)
-            every = compose_every_way(expansion, number, assignment, prepared.origin, manifest_of=granted.get)
+            work = compose(
+                expansion, number, assignment, prepared.origin, staged=staged, manifest_of=granted.get, files=files
+            )
+            every = compose_every_way(
+                expansion, number, assignment, prepared.origin, manifest_of=granted.get, files=files
+            )
             granted[number] = self._made(work, every, ref, prepared)
             ran.append(name)
         return ran

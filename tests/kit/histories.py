@@ -397,13 +397,24 @@ class Scheduler:
         ready = attempt.staged or attempt.exit_code() == "SUCCESS"
         free = not package.over() or (self._races and self.chance.random() < 0.1)
         if ready and attempt.epoch == package.epoch and free and attempt.number not in package.granted:
+            if self.chance.random() < 0.1:
+                self._store(package, attempt)
             package.granted.append(attempt.number)
             self.say("service", "CommitGranted", self._about(package, attempt))
+            if self.chance.random() < 0.1:
+                self.say("service", "OutputsDisposed", self._about(package, attempt))
+
+    def _store(self, package: Package, attempt: Attempt) -> None:
+        copy = {"name": "out", "locator": "s3://archive/out", "size_bytes": attempt.number, "sha256": SHA256}
+        if self.chance.random() < 0.5:
+            failed = [{"name": "out", "locator": "sftp://tape/out", "reason": "store-full"}]
+            self.say("service", "OutputsStored", self._about(package, attempt), copies=[copy], failed=failed)
+        self.say("service", "OutputsStored", self._about(package, attempt), copies=[copy, copy])
 
     def act_elsewhere(self) -> None:
         """Something about a pilot, a node, a site or the service itself."""
         site, pilot = self.chance.choice(SITES), f"pilot{self.chance.randint(1, 2)}"
-        match self.chance.randint(0, 7):
+        match self.chance.randint(0, 9):
             case 0:
                 native = {"native_id": "17"} if self.chance.random() < 0.5 else {}
                 slots = self.chance.randint(0, 4)
@@ -430,8 +441,43 @@ class Scheduler:
                 self.say("service", "Noted", {}, text="the engine was restarted")
                 self._engine += 1
                 self._seen[f"engine-{self._engine}"] = len(self.events)
+            case 7 | 8:
+                self._tell_of_files(site)
             case _:
                 self.say(self._any(), "Noted", {"site": site}, text="power cut")
+
+    def _tell_of_files(self, site: str) -> None:
+        """Something about files in the cache of a site, in any order: the book takes the latest of each."""
+        locators = self.chance.sample(("s3://store/a", "s3://store/b", "sftp://store/c d\n"), self.chance.randint(1, 3))
+        key, size_bytes = f"fetch.{len(self.events)}.0", self.chance.randint(0, 99)
+        files: list[dict[str, Any]] = [{"locator": each, "key": key} for each in locators]
+        owner = self.chance.choice(("ada", "bob"))
+        wish = self.chance.choice(("deletable", "retain-temporarily", "retain-indefinitely"))
+        match self.chance.randint(0, 6):
+            case 0:
+                for each in files:
+                    each |= {"name": f"ab/{len(self.events)}", "size_bytes": size_bytes, "wish": wish, "owner": owner}
+                self.say("service", "FetchesOrdered", {"site": site}, files=files)
+            case 1:
+                for each in files:
+                    each |= {"size_bytes": size_bytes, "sha256": SHA256, "version": f"v{size_bytes}"}
+                self.say("service", "FilesFetched", {"site": site}, files=files)
+            case 2:
+                for each in files:
+                    each |= {"reason": "store-unreachable", "message": "no route", "failures": size_bytes}
+                self.say("service", "FetchesFailed", {"site": site}, files=files)
+            case 3:
+                for each in files:
+                    each["cause"] = self.chance.choice(("deletable", "space", "stale"))
+                self.say("service", "RemovalsOrdered", {"site": site}, files=files)
+            case 4:
+                self.say("service", "CachedFilesRemoved", {"site": site}, locators=locators)
+            case _:
+                change = self.chance.choice(
+                    ({"wish": wish}, {"released": True}, {"pinned": True}, {"pinned": False}, {"stale": True})
+                )
+                said = [{"locator": each, "owner": owner, **change} for each in locators]
+                self.say("service", "RetentionSet", {"site": site}, files=said)
 
     def _tell_of_a_site(self, site: str) -> None:
         score, learned = self.chance.uniform(-10, 10), self.chance.choice(("", "{}"))

@@ -19,7 +19,7 @@ from pilotage.language import (
     load,
     read_definition,
 )
-from pilotage.language.folder import EarlierOutputs
+from pilotage.language.folder import CachedFile, EarlierOutputs
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.tree import tree_of
 from pilotage.model.errors import Problem
@@ -73,6 +73,10 @@ class OneJob:
         """Its outputs, all of them, where it is the one."""
         self.asked.append((job, pattern))
         return EarlierOutputs(f"{job}-id", self.files) if job == self.name else None
+
+    def cached_files(self, site: str) -> list[CachedFile] | None:
+        """No site has a cache."""
+        return None
 
 
 def loaded(

@@ -107,6 +107,13 @@ class Story:
         self.observer.on_written([self.check(event)], self.now)
         return event
 
+    def at_site(self, kind: str, *files: Mapping[str, Any], **said: Any) -> Checked:
+        """Something about the files of the site is durable."""
+        event = self.event(kind, data=said or {"files": files})
+        checked = self.check(msgspec.structs.replace(event, job=None, site=SITE))
+        self.observer.on_written([checked], self.now)
+        return checked
+
     def created(self, package: str, attempt: int = 1, *, epoch: int = 1, pilot: str = PILOT, **said: Any) -> None:
         """An attempt with a lease in a pilot."""
         lease: dict[str, Any] = {"pilot": pilot, "lease_seconds": 60.0} if pilot else {}

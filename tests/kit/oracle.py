@@ -14,8 +14,9 @@ from tests.kit.standing import WireEvent, places, total_key
 
 ATTEMPT_TYPES = {
     "AttemptCreated", "AttemptQueued", "AttemptStarted", "AttemptSuspected", "AttemptRecovered", "AttemptLost",
-    "PhaseEntered", "OutputsStaged", "AttemptFinished", "CommitGranted",
+    "PhaseEntered", "OutputsStaged", "AttemptFinished", "CommitGranted", "OutputsStored", "OutputsDisposed",
 }  # fmt: skip
+NOT_RUNNING = {"AttemptCreated", "AttemptQueued", "AttemptLost", "OutputsStored", "OutputsDisposed"}
 JOB_EPOCH_TYPES = {"CancelAccepted", "Aborted", "Cleared", "Restarted"}
 EPOCH_TYPES = JOB_EPOCH_TYPES | {"Bound", "Unbound", "ReplicaWanted"}
 STATES = ("SUBMITTED", "WAITING", "READY", "SCHEDULED", "RUNNING", "DONE", "ABORTED", "CANCELLED", "CLEARED")
@@ -83,6 +84,7 @@ def attempt(events: Sequence[WireEvent]) -> Found:
         "AttemptFinished",
         where=lambda event: event["data"].get("manifest") is not None,
     )
+    stored = last(events, "OutputsStored")
     node = last(events, "AttemptStarted", "AttemptFinished", where=lambda event: "node" in event["data"])
     pilot = last(events, "AttemptCreated", "AttemptStarted", where=lambda event: "pilot" in event["data"])
     names = (
@@ -115,6 +117,10 @@ def attempt(events: Sequence[WireEvent]) -> Found:
         "finished_at": time_of(finished),
         "finished_by": identity(finished),
         "granted_at": time_of(last(events, "CommitGranted")),
+        "stored_at": time_of(stored),
+        "copies": len(said(stored, "copies") or ()),
+        "failed_copies": len(said(stored, "failed") or ()),
+        "disposed_at": time_of(last(events, "OutputsDisposed")),
         "exit_message": said(finished, "exit_message") or None,
         "node": said(node, "node"),
         "pilot": said(pilot, "pilot"),
@@ -331,7 +337,7 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
     access = last(own, "AccessSet")
     forecast = last(own, "ForecastMade", "ForecastScored")
     leases = [e for e in events if e["type"] == "AttemptCreated" and "lease_seconds" in e["data"]]
-    runs = [e for e in events if e["type"] in ATTEMPT_TYPES - {"AttemptCreated", "AttemptQueued", "AttemptLost"}]
+    runs = [e for e in events if e["type"] in ATTEMPT_TYPES - NOT_RUNNING]
     ends = [e for e in events if "package" in e and e["type"] in ("CommitGranted", "CancelAccepted", "Aborted")]
     expanded = [event["data"]["stage"] for event in own if event["type"] == "StageExpanded"]
     return {

@@ -13,11 +13,22 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from pilotage.adapters.records.folder import FolderRecords
+from pilotage.adapters.stores.content_store import FolderContent
 from pilotage.engine.engine import Engine
+from pilotage.engine.inbound.site_operations import operate_site
 from pilotage.language import Expansion
 from pilotage.model.answers import CleanRequest, ObsoleteFiles
 from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, ExchangeReply, LogText
-from pilotage.model.exchange.operations import Accepted, AnyOperation, Drop, LineFiles, Refused, SiteDeed
+from pilotage.model.exchange.operations import (
+    Accepted,
+    AnyFileOperation,
+    AnyOperation,
+    Drop,
+    FetchFile,
+    LineFiles,
+    Refused,
+    SiteDeed,
+)
 from pilotage.model.exchange.reports import SiteAgentMessage, SiteAgentReply
 from pilotage.model.jobs.submission import Origin, RunPlan, Submission, SubmissionAnswer
 from pilotage.model.settings.engine import EngineSettings
@@ -30,6 +41,7 @@ from pilotage.service.errors import OperationRefused, UnknownSite, Unpublished
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.services import Services
 from pilotage.service.journal.retention import Action
+from pilotage.service.transfers.transfers import Transfers
 from tests.kit.served_book import WallClock, access_of, sqlite_journal
 
 Result = TypeVar("Result")
@@ -89,10 +101,13 @@ class FakeJobs:
         self.waits_to_publish = 0
         self.cannot_publish: Unpublished | None = None
         self.site_operations: list[tuple[SiteDeed, str, str]] = []
+        self.file_operations: list[AnyFileOperation] = []
         self.site_words: dict[str, str] = {}
         self.inputs = {"in.txt"}  # of every attempt
         self.alive = False
         self.broken = ""
+        self.transfers: Transfers | None = None
+        self.ordered: dict[str, FetchFile] = {}  # for site agents, by key
         self.left_behind: list[str] = []
         self.pending_effects: Future[None] | None = None
 
@@ -132,6 +147,10 @@ class FakeJobs:
         self.came.release()
         return future
 
+    def ordered_fetch(self, key: str, *, site: str | None) -> FetchFile | None:
+        found = self.ordered.get(key)
+        return found if found is not None and site in (None, found.site) else None
+
     def exchange_with_site(self, says: SiteAgentMessage) -> Future[bytes]:
         if says.site != "lyon":
             raise UnknownSite("no site of this name has a site agent", subject=f"site {says.site}")
@@ -143,6 +162,12 @@ class FakeJobs:
     def operate_site(self, deed: SiteDeed, site: str, *, message: str = "") -> Future[Accepted]:
         self.site_operations.append((deed, site, message))
         return _done(Accepted(operation=len(self.site_operations), events=1))
+
+    def change_files(self, operation: AnyFileOperation) -> Future[Accepted]:
+        self.file_operations.append(operation)
+        outcome = operate_site(self.engine.state, operation)
+        fault = OperationRefused(outcome) if isinstance(outcome, Refused) else None
+        return _done(outcome if isinstance(outcome, Accepted) else Accepted(operation=0, events=0), fault)
 
     def site_message(self, site: str) -> str:
         return self.site_words.get(site, "")
@@ -221,7 +246,10 @@ def running_services(
 
     def make(journal: Journal, **_: Any) -> JobBackend:
         return JobBackend(
-            jobs, journal=journal, plan=lambda submission: RunPlan(job="p", packages=1, would_run=1, there=0)
+            jobs,
+            journal=journal,
+            plan=lambda submission: RunPlan(job="p", packages=1, would_run=1, there=0),
+            content=FolderContent(folder),
         )
 
     with sqlite_journal(folder) as journal:

@@ -11,6 +11,7 @@ import msgspec
 
 from pilotage.book.rows.rows import (
     AttemptFacts,
+    CachedFileRow,
     EventRow,
     JobRow,
     NodeRow,
@@ -144,7 +145,7 @@ def everything(book: Book) -> dict[str, Any]:
             }
             for key, facts in book.packages().items()
         },
-        "others": [plain(row) for kind in (PilotRow, NodeRow, SiteRow) for row in book.rows(kind)],
+        "others": [plain(row) for kind in (PilotRow, NodeRow, SiteRow, CachedFileRow) for row in book.rows(kind)],
         "tags": {(jobs[row.job_id], *_tagged(row)): row.value for row in book.rows(TagRow)},
         "streams": {(row.source, row.stream): (row.watermark, row.ahead) for row in book.rows(StreamRow)},
         "parked": sorted(row.event for row in book.rows(ParkedRow)),

@@ -31,8 +31,11 @@ from pilotage.model.exchange.operations import (
     CancelSubmitted,
     Effect,
     ExpandStage,
+    FetchFile,
     Refused,
     Release,
+    RemoveFile,
+    StoreOutputs,
     SubmitAttempt,
     SubmitPilot,
 )
@@ -50,7 +53,9 @@ from tests.kit.small_plans import IN_ORDER, grown, number_of, registered_of, sha
 JOB = "j"
 START = 1_000.0
 
-AnyEffect = TypeVar("AnyEffect", SubmitPilot, SubmitAttempt, CancelSubmitted, ExpandStage)
+AnyEffect = TypeVar(
+    "AnyEffect", SubmitPilot, SubmitAttempt, CancelSubmitted, ExpandStage, FetchFile, RemoveFile, StoreOutputs
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -386,6 +391,11 @@ class Small:
             ],
             pilots=self.journal.pilots(after="", limit=1_000_000),
             sites=self.journal.sites(),
+            cached_files=[
+                row
+                for site in self.journal.sites()
+                for row in self.journal.cached_files(site.site, after="", limit=1_000_000)
+            ],
             next_n=streams[ENGINE_STREAM].watermark + 1 if ENGINE_STREAM in streams else 1,
             position=self.journal.position(),
         )

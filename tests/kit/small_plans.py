@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,8 @@ import numpy as np
 from pilotage.engine.selection import SelectionSettings
 from pilotage.model.events import payloads
 from pilotage.model.events.events import parse_dotted
-from pilotage.model.jobs.graph import EdgeKind, Graph, Segment
+from pilotage.model.jobs.file_plan import FilePlan, Wish
+from pilotage.model.jobs.graph import EdgeKind, Graph, Rows, Segment
 from pilotage.model.jobs.layout import StageLayout, TemplateLayout
 from pilotage.model.jobs.plan import JobPlan, LatePlan, Template
 from pilotage.model.resources import Capacity, Demand
@@ -127,6 +128,33 @@ def grown(before: JobPlan, *, late: int, lines: int = 1, template: Template = RU
         laid_out=(*before.laid_out, *(each for each in before.late if each.stage == late)),
         late_waits={key: stages for key, stages in waits.items() if stages},
     )
+
+
+def with_files(
+    made: JobPlan,
+    needs: Mapping[str, Sequence[str]],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    wishes: Mapping[str, Wish] | None = None,
+    released: Collection[str] = (),
+    software: Collection[str] = (),
+) -> JobPlan:
+    """The plan with files that packages need at their sites; a file of unknown size has the size 0."""
+    locators = list(dict.fromkeys(each for named in needs.values() for each in named))
+    pairs = sorted((number_of(made.layouts, at), locators.index(each)) for at, named in needs.items() for each in named)
+    packages = np.array([package for package, _ in pairs], np.int32)
+    files = np.array([file for _, file in pairs], np.int32)
+    order = np.argsort(files, kind="stable")
+    plan_of_files = FilePlan(
+        needs=Rows(packages, files),
+        users=Rows(files[order], packages[order]),
+        locators=locators,
+        sizes_bytes=np.array([(sizes or {}).get(each, 0) for each in locators], np.int64),
+        wishes=np.array([(wishes or {}).get(each, Wish.RETAIN_TEMPORARILY) for each in locators], np.uint8),
+        released=np.array([each in released for each in locators], np.bool_),
+        software=np.array([each in software for each in locators], np.bool_) if software else None,
+    )
+    return msgspec.structs.replace(made, files=plan_of_files)
 
 
 def number_of(layouts: Mapping[int, StageLayout], dotted: str) -> int:

@@ -161,7 +161,7 @@ def _package(draw: st.DrawFn, made: list[str], names: list[str]) -> Package:
     if draw(st.booleans()):
         inputs.append(InputFile(name=f"outside-{number}", acquisition="self"))
     if draw(st.booleans()):
-        inputs.append(InputFile(name=f"far-{number}", locator="/data"))
+        inputs.append(InputFile(name=f"far-{number}", locator="/data/"))
     own = [f"f{number}-{i}{_literal(draw(FILE_TAIL).rstrip())}" for i in range(draw(st.integers(0, 2)))]
     streams = (f"out-{number}", f"err-{number}") if draw(st.booleans()) else ("", "")
     keyboard = draw(st.sampled_from(["", *made]))

@@ -17,6 +17,7 @@ from pilotage.adapters.journals.sqlite import schema
 from pilotage.adapters.journals.sqlite.connections import _real_of
 from pilotage.book.query import (
     ATTRIBUTES,
+    BOOK_OPERATORS,
     EXIT_CODES,
     SOURCES,
     STATES,
@@ -71,7 +72,7 @@ LISTS = (Operator.IN, Operator.NOT_IN)
 @st.composite
 def conditions(draw: st.DrawFn, attributes: list[Attribute]) -> dict[str, object]:
     attribute = draw(st.sampled_from(attributes))
-    operator = draw(st.sampled_from([each for each in Operator if attribute.kind.ordered or not each.orders]))
+    operator = draw(st.sampled_from([each for each in BOOK_OPERATORS if attribute.kind.ordered or not each.orders]))
     sizes = (1, 3) if operator in LISTS else (2, 2) if operator is Operator.WITHIN else (1, 1)
     values = draw(st.lists(VALUES[attribute.kind], min_size=sizes[0], max_size=sizes[1]))
     if operator is Operator.WITHIN:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pilotage.book.query import (
     ATTRIBUTES,
+    BOOK_OPERATORS,
     EXIT_CODES,
     SOURCES,
     STATES,
@@ -86,7 +87,7 @@ def outcome(read: Callable[[Any], Query], value: object) -> Query | QueryError:
 def written_conditions(draw: st.DrawFn, attributes: list[Attribute]) -> dict[str, object]:
     """A condition as a program may send it."""
     attribute = draw(st.sampled_from(attributes))
-    operator = draw(st.sampled_from([each for each in Operator if attribute.kind.ordered or not each.orders]))
+    operator = draw(st.sampled_from([each for each in BOOK_OPERATORS if attribute.kind.ordered or not each.orders]))
     sizes = (1, 4) if operator in LISTS else (2, 2) if operator is Operator.WITHIN else (1, 1)
     values = draw(st.lists(VALUES[attribute.kind], min_size=sizes[0], max_size=sizes[1]))
     name = f"tag.{draw(texts.filter(bool))}" if attribute.name == "tag" else attribute.name

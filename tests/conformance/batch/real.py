@@ -6,8 +6,9 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from pilotage.agent.batch import Answer, Call, Dialect
-from tests.conformance.batch.system import System, run_here
+from tests.conformance.batch.system import System, run_here, wait_until
 from tests.engines import gridengine, slurm
+from tests.engines.errors import EngineError
 from tests.engines.gridengine import GridEngine
 from tests.engines.slurm import SlurmCluster
 
@@ -37,8 +38,20 @@ class RealSlurm(System):
         if self.cluster not in _OVERRUN:
             key, native_id = _OVERRUN[self.cluster] = super().overrun()
             self.wait(key, "running")
-            self.cluster.command("scontrol", "update", f"JobId={native_id}", "EndTime=now")
+            faults: list[EngineError] = []
+            wait_until(lambda: self._ended_early(native_id, faults), lambda: str(faults[-1]))
         return _OVERRUN[self.cluster]
+
+    def _ended_early(self, native_id: str, faults: list[EngineError]) -> bool:
+        """Slurm sets the start of a job again when its node is set up: before that no time is after its start."""
+        try:
+            self.cluster.command("scontrol", "update", f"JobId={native_id}", "EndTime=now")
+        except EngineError as fault:
+            if "Invalid time" not in str(fault):
+                raise
+            faults.append(fault)
+            return False
+        return True
 
 
 _OVERRUN: WeakKeyDictionary[SlurmCluster, tuple[str, str]] = WeakKeyDictionary()

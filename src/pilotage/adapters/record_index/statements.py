@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pilotage.book.query import Operator
 from pilotage.book.query.errors import CursorError
-from pilotage.ports.record_index import Comparison, IndexClause, IndexCondition, IndexQuery, Value
+from pilotage.ports.record_index import IndexClause, IndexCondition, IndexQuery, Value
 
 FEW = 4096
 """Records of a clause from which a search may start; more are not counted."""
@@ -77,12 +78,12 @@ def term_of(value: Value) -> str:
 
 def is_equal(clause: IndexClause) -> bool:
     """Whether an index has the records of an indexed clause in the order of time."""
-    return len(clause) == 1 and clause[0].comparison is Comparison.EQUAL
+    return len(clause) == 1 and clause[0].operator is Operator.EQUAL
 
 
 def is_range(clause: IndexClause) -> bool:
     """Whether an index has the records of an indexed clause in the order of a number."""
-    return len(clause) == 1 and clause[0].comparison.orders
+    return len(clause) == 1 and clause[0].operator.orders
 
 
 def count_few(clause: IndexClause) -> Sql:
@@ -171,22 +172,22 @@ def _test(condition: IndexCondition, contains: str) -> Sql:
     """Whether a condition holds for the record `e`."""
     compared = _compared(condition, "t.", contains)
     text = f"EXISTS (SELECT 1 FROM index_terms t WHERE t.entry = e.entry AND t.attribute = {_NUMBER}{compared.text})"
-    return Sql(f"NOT {text}" if condition.comparison.denies else text, (condition.attribute, *compared.values))
+    return Sql(f"NOT {text}" if condition.operator.denies else text, (condition.attribute, *compared.values))
 
 
 def _compared(condition: IndexCondition, table: str, contains: str) -> Sql:
     values = condition.values
-    match condition.comparison:
-        case Comparison.EXISTS | Comparison.NOT_EXISTS:
+    match condition.operator:
+        case Operator.EXISTS | Operator.NOT_EXISTS:
             return Sql("")
-        case Comparison.EQUAL | Comparison.NOT_EQUAL:
+        case Operator.EQUAL | Operator.NOT_EQUAL:
             return Sql(f" AND {table}term = ?", (term_of(values[0]),))
-        case Comparison.IN | Comparison.NOT_IN:
+        case Operator.IN | Operator.NOT_IN:
             return Sql(f" AND {table}term IN ({_marks(values)})", tuple(map(term_of, values)))
-        case Comparison.CONTAINS:
+        case Operator.CONTAINS:
             found = f"{contains}(coalesce({table}long_text, {table}term), ?)"
             return Sql(f" AND {table}is_number = 0 AND {found} > 0", values)
-        case Comparison.WITHIN:
+        case Operator.WITHIN:
             return Sql(f" AND {table}number >= ? AND {table}number < ?", tuple(map(float, values)))
         case order:
             return Sql(f" AND {table}number {order} ?", (float(values[0]),))

@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Protocol
 from urllib.parse import urlsplit
 
@@ -234,7 +235,7 @@ def run_words(
                 stdin=given,
                 stdout=out,
                 stderr=errors,
-                env=_environment(extra or {}),
+                env=command_environment(extra or {}),
                 start_new_session=True,
             )
         except FileNotFoundError:
@@ -277,7 +278,7 @@ def _read(file: IO[bytes]) -> str:
     return file.read(ANSWER_BYTES_MAX).decode("utf-8", "surrogateescape")
 
 
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+def command_environment(extra: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
     """Our environment without our own settings: batch systems pass it on to their jobs."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_") and name != "LANGUAGE"}
     everything = own.pop("LC_ALL", "")

@@ -1,0 +1,251 @@
+"""Jobs whose files lie in real stores: brought to each site once, copied to several, disposed of; stores fail meanwhile."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.engines.capsule import CannotIsolate
+from tests.engines.postgres import free_port
+from tests.engines.s3 import S3Server
+from tests.engines.slurm import SlurmCluster
+from tests.engines.sshd import SshServer
+from tests.kit.cluster_runs import SITE, ClusterRun, cluster_run
+from tests.kit.real_runs import Place, wait_until
+from tests.kit.web_proxy import WebProxy
+
+NUMBERS = 20
+CREDENTIALS = "[default]\naws_access_key_id = AKIA\naws_secret_access_key = secret\n"
+
+
+class Stores:
+    """An S3 server behind a proxy, and an SFTP server; each has data to read, and an archive."""
+
+    def __init__(self, s3: S3Server, proxy: WebProxy, ssh: SshServer, folder: Path) -> None:
+        self.s3, self.proxy, self.folder = s3, proxy, folder
+        self.bucket = f"bucket-{uuid4().hex}"
+        self._ssh = ssh
+        s3.bucket(self.bucket)
+        s3.write(self.bucket, "data/common.txt", b"common\n")
+        (folder / "data").mkdir(parents=True)
+        for number in range(1, NUMBERS + 1):
+            (folder / "data" / f"part {number}.txt").write_text(f"part {number}\n")
+        (folder / "credentials").write_text(CREDENTIALS)
+
+    @property
+    def common(self) -> str:
+        return f"s3://{self.bucket}/data/common.txt"
+
+    @property
+    def sftp(self) -> str:
+        return f"sftp://{self._ssh.user}@{self._ssh.host}:{self._ssh.port}{self.folder}"
+
+    def settings(self, *, vault: str = "") -> str:
+        """The stores, of which the S3 server is the first archive; the second is an SFTP server, or another."""
+        return f"""\
+[stores.s3]
+url = "s3://{self.bucket}"
+endpoint = "{self.proxy.url}"
+region = "us-east-1"
+credentials_file = "{self.folder}/credentials"
+
+[stores.tape]
+url = "s3://{self.bucket}/tape"
+endpoint = "{self.proxy.url}"
+region = "us-east-1"
+credentials_file = "{self.folder}/credentials"
+
+[stores.vault]
+url = "{vault or self.sftp + "/vault"}"
+{"" if vault else f'ssh_config = "{self._ssh.configuration()}"'}
+
+[stores.lab]
+url = "{self.sftp}/data"
+ssh_config = "{self._ssh.configuration()}"
+
+[files]
+archive = ["tape", "vault"]
+transfer_tries_max = 3
+
+"""
+
+    def document(self, *, before: str = "true", retry: str = "") -> str:
+        """A job of two stages: the first makes files that go when the second has read them, whose results are stored twice."""
+        return f"""\
+pilotage: 1
+job: stored
+stages:
+  - name: first
+    each: {{n: 1..{NUMBERS}}}
+    shell: {before}; cat common.txt part.txt > mid-{{n}}.txt
+    inputs:
+      - {{name: common.txt, locator: "{self.common}"}}
+      - {{name: part.txt, locator: "{self.sftp}/data/part%20{{n}}.txt", disposition: deletable}}
+    outputs: [{{name: "mid-{{n}}.txt", dispositions: [forward, deletable]}}]
+  - name: second
+    each: {{n: 1..{NUMBERS}}}
+    shell: cat common.txt mid-{{n}}.txt > out-{{n}}.txt
+    inputs:
+      - {{name: common.txt, locator: "{self.common}"}}
+      - "mid-{{n}}.txt"
+    outputs: [{{name: "out-{{n}}.txt", dispositions: [store], replicas: 2}}]
+"""
+
+    def reads(self, key: str) -> int:
+        """How often the content of an object was read, whole or in part."""
+        return sum(each.startswith(f"GET /{self.bucket}/{key}") for each in self.proxy.asked)
+
+    def copies(self) -> list[dict[str, bytes]]:
+        """What each archive has, by the last part of its name."""
+        vault = self.folder / "vault"
+        return [
+            {key.rpartition("/")[2]: content for key, content in self.s3.content(self.bucket, "tape").items()},
+            {path.name: path.read_bytes() for path in vault.rglob("*") if path.is_file()} if vault.is_dir() else {},
+        ]
+
+
+@pytest.fixture
+def stores(s3_server: S3Server, ssh_server: SshServer, tmp_path: Path) -> Iterator[Stores]:
+    with WebProxy(s3_server.port) as proxy:
+        yield Stores(s3_server, proxy, ssh_server, tmp_path / "stores")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    try:
+        found = SlurmCluster("f", nodes=1, cpus=4, hostnames=True)
+    except CannotIsolate as error:
+        pytest.skip(f"privilege: {error}")
+    with found:
+        yield found
+
+
+def site_events(place: Place, kind: str) -> list[tuple[str, dict[str, Any]]]:
+    """What the book has of a type about sites, in order: site and data."""
+    asked = "SELECT site, data FROM events WHERE type = ? ORDER BY position"
+    with closing(sqlite3.connect(f"file:{place.state}/book.sqlite?mode=ro", uri=True)) as book:
+        return [(site, json.loads(data)) for site, data in book.execute(asked, (kind,))]
+
+
+def results(number: int) -> bytes:
+    return f"common\ncommon\npart {number}\n".encode()
+
+
+EXPECTED = {f"out-{number}.txt": results(number) for number in range(1, NUMBERS + 1)}
+
+
+def test_files_are_brought_to_each_site_once_stored_twice_and_disposed_of(
+    stores: Stores, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    entry = {"mode": "pilots", "pilots_max": 1, "idle_seconds": 60}
+    with cluster_run(tmp_path, cluster, entry, slots=2, settings=stores.settings()) as run:
+        place = run.place
+        # The first packages wait until both sites have their file.
+        both = f"while ! test -e {tmp_path}/go; do sleep 0.05; done"
+        place.document(stores.document(before=both))
+        process = place.begin("run")
+        wait_until(
+            lambda: {site for site, data in fetched(place) if stores.common in data} == {"local", SITE},
+            "both sites have the common file",
+        )
+        (tmp_path / "go").touch()
+        place.ended(process)
+        check_results(place, stores)
+        fetches = Counter(each for each in fetched(place) if each[1] == stores.common)
+        assert fetches == {("local", stores.common): 1, (SITE, stores.common): 1}
+        assert stores.reads("data/common.txt") == 2
+        commands_tell_the_truth(run, stores)
+
+
+def test_a_network_that_is_cut_and_restored_delays_fetches_and_copies_only(stores: Stores, place: Place) -> None:
+    (place.folder / "pilotage.toml").write_text(stores.settings())
+    stores.proxy.is_cut = True
+    place.document(stores.document())
+    process = place.begin("run", "--slots", "2")
+    wait_until(lambda: any("common.txt" in each for each in stores.proxy.asked), "the common file is tried")
+    wait_until(lambda: place.state.joinpath("book.sqlite").exists() and moved(place), "another store is not affected")
+    stores.proxy.is_cut = False
+    wait_until(lambda: len(stores.copies()[0]) >= 3, "three results are stored")
+    stores.proxy.is_cut = True
+    before = len(stores.proxy.asked)
+    wait_until(lambda: len(stores.proxy.asked) > before, "a copy is tried in vain")
+    stores.proxy.is_cut = False
+    place.ended(process)
+    check_results(place, stores)
+
+
+def moved(place: Place) -> bool:
+    """Whether a file of the SFTP server has come."""
+    return any(locator.startswith("sftp:") for _, locator in fetched(place))
+
+
+def test_a_store_that_is_gone_for_good_is_named_for_each_copy_and_another_takes_its_place(
+    stores: Stores, place: Place
+) -> None:
+    settings, port = place.folder / "pilotage.toml", free_port()
+    settings.write_text(stores.settings(vault=f"sftp://nobody@127.0.0.1:{port}/vault"))
+    place.document(stores.document())
+    told = place.told("run", "--slots", "2", code=1)
+    job = told["job"]
+    assert stores.copies() == [EXPECTED, {}]
+    for number in (1, NUMBERS):
+        explained = place.run("explain", f"{job}/2.{number}.1").stdout
+        assert f"out-{number}.txt to sftp://nobody@127.0.0.1:{port}/vault" in explained
+        assert "store-unreachable" in explained
+        assert "1 copies are there" in explained
+    place.run("serve", "--stop")
+    settings.write_text(stores.settings())
+    place.run("serve", "--slots", "2", "--background")
+    for number in range(1, NUMBERS + 1):
+        place.run("release", f"{job}/2.{number}.1")
+    place.run("attach", job)
+    check_results(place, stores)
+
+
+def fetched(place: Place) -> list[tuple[str, str]]:
+    """The files that came, each with its site."""
+    return [(site, each["locator"]) for site, data in site_events(place, "FilesFetched") for each in data["files"]]
+
+
+def check_results(place: Place, stores: Stores) -> None:
+    """Every result is in the folder and twice in the archives, and what was deletable is gone."""
+    made = {path.name: path.read_bytes() for path in place.folder.glob("out-*.txt")}
+    assert made == EXPECTED
+    assert stores.copies() == [EXPECTED, EXPECTED]
+    wait_until(lambda: not list(place.folder.glob("mid-*.txt")), "the intermediate files are disposed of")
+    wait_until(
+        lambda: {each["locator"] for each in place.told("files", "list")["files"]} == {stores.common},
+        "the deletable inputs are gone",
+    )
+
+
+def commands_tell_the_truth(run: ClusterRun, stores: Stores) -> None:
+    """A second run makes and stores no result again; then the caches are purged."""
+    place = run.place
+    ran = len(run.events("AttemptFinished"))
+    told = place.told("run")
+    assert told["state"] == "DONE"
+    again = run.events("AttemptFinished")[ran:]
+    second = [each["data"] for each in again if each["package"].startswith("2.")]
+    assert [each["reason"] for each in second] == ["made-before"] * NUMBERS
+    listed = place.told("files", "list")["files"]
+    assert {(each["site"], each["state"], each["wish"]) for each in listed} == {
+        ("local", "present", "retain-temporarily"),
+        (SITE, "present", "retain-temporarily"),
+    }
+    reasons = place.told("files", "why", stores.common)["files"]
+    assert [(each["goes"], each["needs"]) for each in reasons] == [("when-purged", [])] * 2
+    told = place.told("files", "purge", "common.txt", "--dry-run")
+    assert (told["changed"], told["changed_bytes"], told["kept"]) == (2, 2 * len("common\n"), 0)
+    place.run("files", "purge", "common.txt")
+    wait_until(lambda: place.told("files", "list")["files"] == [], "the caches are empty")
+    causes = {each["cause"] for _, data in site_events(place, "RemovalsOrdered") for each in data["files"]}
+    assert causes == {"deletable", "purged"}
