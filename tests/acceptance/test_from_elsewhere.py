@@ -267,7 +267,7 @@ def test_a_download_that_is_interrupted_goes_on(far: Far, cable: Cable) -> None:
         interrupted(far, cable, number, "outputs", job, "--to", "results")
         (draft,) = there.iterdir()
         sizes.append(draft.stat().st_size)
-    assert 8 * 2**20 < sizes[0] < sizes[1] < LARGE_BYTES
+    assert 2**20 < sizes[0] < sizes[1] < LARGE_BYTES  # not all that was carried is written yet
     # The rest comes through a cable that would not carry the whole file again.
     cable.down_bytes = LARGE_BYTES - sizes[1] + 2**20
     assert told(far, "outputs", job, "--to", "results")["problems"] == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +22,7 @@ from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
 from tests.kit.cluster_runs import SITE, ClusterRun, cluster_run
 from tests.kit.real_runs import Place, wait_until
-from tests.kit.web_proxy import WebProxy
+from tests.kit.web_proxy import Answer, WebProxy
 
 NUMBERS = 20
 CREDENTIALS = "[default]\naws_access_key_id = AKIA\naws_secret_access_key = secret\n"
@@ -129,10 +131,13 @@ def cluster() -> Iterator[SlurmCluster]:
 
 
 def site_events(place: Place, kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """What the book has of a type about sites, in order: site and data."""
+    """What the book has of a type about sites, in order: site and data; nothing while there is no book yet."""
     asked = "SELECT site, data FROM events WHERE type = ? ORDER BY position"
-    with closing(sqlite3.connect(f"file:{place.state}/book.sqlite?mode=ro", uri=True)) as book:
-        return [(site, json.loads(data)) for site, data in book.execute(asked, (kind,))]
+    try:
+        with closing(sqlite3.connect(f"file:{place.state}/book.sqlite?mode=ro", uri=True)) as book:
+            return [(site, json.loads(data)) for site, data in book.execute(asked, (kind,))]
+    except sqlite3.OperationalError:
+        return []
 
 
 def results(number: int) -> bytes:
@@ -171,15 +176,24 @@ def test_a_network_that_is_cut_and_restored_delays_fetches_and_copies_only(store
     place.document(stores.document())
     process = place.begin("run", "--slots", "2")
     wait_until(lambda: any("common.txt" in each for each in stores.proxy.asked), "the common file is tried")
-    wait_until(lambda: place.state.joinpath("book.sqlite").exists() and moved(place), "another store is not affected")
-    stores.proxy.is_cut = False
-    wait_until(lambda: len(stores.copies()[0]) >= 3, "three results are stored")
-    stores.proxy.is_cut = True
-    before = len(stores.proxy.asked)
-    wait_until(lambda: len(stores.proxy.asked) > before, "a copy is tried in vain")
+    wait_until(lambda: moved(place), "another store is not affected")
+    stores.proxy.rule = cut_at_the_fourth_copy(stores.proxy)
     stores.proxy.is_cut = False
     place.ended(process)
+    assert stores.proxy.cut_requests == 0
     check_results(place, stores)
+
+
+def cut_at_the_fourth_copy(proxy: WebProxy) -> Callable[[BaseHTTPRequestHandler], Answer | None]:
+    """A rule that lets three copies be written to the archive, and ends what is asked next without an answer."""
+    copies = count(1)
+
+    def rule(request: BaseHTTPRequestHandler) -> Answer | None:
+        if request.command == "PUT" and "/tape/" in request.path and next(copies) == 4:
+            proxy.cut_requests = 5
+        return None
+
+    return rule
 
 
 def moved(place: Place) -> bool:

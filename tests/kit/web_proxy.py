@@ -27,7 +27,7 @@ class Answer(NamedTuple):
 class WebProxy:
     """Passes requests on, unless `rule` answers them; `cut_at` ends a body early, `ahead_seconds` is its clock's error.
 
-    While it `is_cut`, connections end without an answer.
+    While it `is_cut`, connections end without an answer; the next `cut_requests` do so in any case.
     """
 
     def __init__(self, port: int) -> None:
@@ -35,6 +35,7 @@ class WebProxy:
         self.rule: Callable[[BaseHTTPRequestHandler], Answer | None] = lambda _: None
         self.cut_at: int | None = None
         self.is_cut = False
+        self.cut_requests = 0
         self.ahead_seconds = 0.0
         self.asked: list[str] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
@@ -85,7 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         self.proxy.asked.append(f"{self.command} {self.path}")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.proxy.is_cut:
+        if self.proxy.is_cut or self.proxy.cut_requests > 0:
+            self.proxy.cut_requests = max(self.proxy.cut_requests - 1, 0)
             self.close_connection = True
             return
         answer = self.proxy.rule(self) or self.proxy.refuse_expired(parse_qs(urlsplit(self.path).query))

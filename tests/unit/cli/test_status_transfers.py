@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pilotage.cli.jobs.status import FILES_SHOWN_MAX, transfer_lines
+
+
+@pytest.fixture(autouse=True)
+def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no line is shortened, whichever terminal the tests run in."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def moving(**fields: Any) -> dict[str, Any]:

@@ -28,9 +28,10 @@ PARTS = {
     "sha256": hashlib.sha256(b"custom").hexdigest(),
 }  # fmt: skip
 BROAD = ("/v1/events", "/v1/packages", "/v1/counts/packages")  # no index serves all of them
-NOT_THERE = {  # there is no such content or feed, and the file has no name
+NOT_THERE = {  # there is no such content or feed, and the file has no name or no pattern
     "/v1/feeds/{name:str}": 404,
     "/v1/content/{sha256:str}": 404,
+    "/v1/files/why": 400,
     "/v1/jobs/{job:str}/packages/{package:str}/file": 400,
 }
 READ = [route.path for route in API_ROUTES if route.method == "GET"]

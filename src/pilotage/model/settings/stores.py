@@ -17,7 +17,7 @@ def _doc(text: str) -> Meta:
 Connections = Annotated[int, Meta(ge=1, le=1000)]
 Rate = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Seconds = Annotated[float, Meta(ge=0.1)]
-NoSeconds = Annotated[float, Meta(ge=0.0)]
+NoSeconds = Annotated[float, Meta(ge=0)]
 LeastRate = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 Tries = Annotated[int, Meta(ge=1, le=1000)]
 

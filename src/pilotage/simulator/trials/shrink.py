@@ -147,7 +147,7 @@ _ADDED: dict[type[msgspec.Struct], tuple[str, ...]] = {
     World: ("stores",),
 }
 """Fields of later versions: they are stored only where they change something, so files of before are complete, too."""
-_ADDED_NAMES = frozenset(name for names in _ADDED.values() for name in names)
+ADDED_NAMES = frozenset(name for names in _ADDED.values() for name in names)
 
 
 def stored(world: World) -> bytes:
@@ -232,7 +232,7 @@ def _compare(given: Any, known: Any, *, at: str, is_complete: bool) -> None:
         for key in known:
             if key in given:
                 _compare(given[key], known[key], at=f"{at}.{key}", is_complete=is_complete)
-            elif is_complete and key not in _ADDED_NAMES:
+            elif is_complete and key not in ADDED_NAMES:
                 raise _Unfit(f"Object missing field `{key}`, and the file states that it is complete", at=at)
     elif isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
         for number, (one, other) in enumerate(zip(given, known, strict=True)):

@@ -57,6 +57,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 KINDS: tuple[str, ...] = Faults.__struct_fields__
 """Every kind of fault, by the name of its probability."""
+FILE_KINDS: tuple[str, ...] = KINDS[KINDS.index("user_pins") :]
+"""Those that strike only where a world has stores."""
 
 
 class FaultInjector:

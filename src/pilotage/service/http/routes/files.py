@@ -48,7 +48,7 @@ _ASKED_AT_ONCE = 1000  # files that the engine looks up between two steps
 FileDeed = Literal["pin", "unpin", "purge"]
 SiteName = Annotated[str | None, in_query("Only files of this site.", name="site", max_length=256)]
 Pattern = Annotated[
-    str, in_query("The locator of a file, its last part, or a shell pattern for one of them.", max_length=8192)
+    str, in_query("The locator of a file, its last part, or a shell pattern for one of them.", max_length=4096)
 ]
 
 
