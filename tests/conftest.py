@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Generator
 from functools import partial
@@ -28,6 +29,11 @@ REFERENCE_DATA_ABSENT = f"reference data: set {REFERENCE_DATA_VARIABLE} to the f
 settings.register_profile("house", deadline=None)
 settings.register_profile("house-ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.load_profile("house-ci" if os.environ.get("PILOTAGE_CI") else "house")
+
+# A shell without job control starts what runs in the background with SIGINT ignored, and every program of a test would
+# inherit that: Ctrl-C could not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _TOLD = "told"
 """Under this name reports carry what their tests told."""
