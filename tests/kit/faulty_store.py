@@ -142,7 +142,7 @@ class Stores:
         self.settings = settings or StoreSettings()
         self.closed = False
 
-    def find(self, locator: str) -> FoundStore:
+    def find(self, locator: str, *, user: str = "") -> FoundStore:
         """The store of a locator."""
         for name, store in self.stores.items():
             if locator.startswith(name):

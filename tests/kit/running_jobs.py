@@ -224,6 +224,9 @@ class FakeJobs:
     def publishing_fault(self, job: str) -> Unpublished | None:
         return self.cannot_publish
 
+    def needed_contents(self) -> frozenset[str]:
+        return frozenset()
+
     def expansion_of(self, job: str) -> Expansion | None:
         return None
 

@@ -36,6 +36,7 @@ from pilotage.model.jobs.run_options import RunKeywords
 
 if TYPE_CHECKING:
     from pilotage.app.jobs.elsewhere import Transferred
+    from pilotage.app.jobs.kept_files import KeptFile
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
     from pilotage.reading.views import EventView, JobView, PackageDetail, PackageView
@@ -191,6 +192,28 @@ class Client:
             receive = Receiver(server, job, report=on_transfer)
             folder = Path(to).absolute() if to is not None else None
             return list(hand_over(Jobs(server).outputs(job), to=folder, replace=replace, receive=receive))
+
+    def put(self, file: str | os.PathLike[str], *, on_transfer: OnTransfer | None = None) -> str:
+        """Send a file to the service, which keeps it until you drop it; returns its locator, for inputs of your jobs."""
+        from pilotage.app.jobs.kept_files import put_files
+
+        with self._address.server() as server:
+            (done,) = put_files(server, [Path(file)], report=on_transfer)
+        return done.locator
+
+    def kept(self) -> list[KeptFile]:
+        """The files that the service keeps for you: those that you put there, and outputs that your jobs stored there."""
+        from pilotage.app.jobs.kept_files import kept_files
+
+        with self._address.server() as server:
+            return kept_files(server)
+
+    def drop_kept(self, locator: str) -> bool:
+        """Let a file go that the service keeps for you; whether it was kept."""
+        from pilotage.app.jobs.kept_files import drop_files
+
+        with self._address.server() as server:
+            return not drop_files(server, [locator])
 
     def clear(self, job: str) -> None:
         """Record that the results of a finished job were handed over; the service may purge it some days later."""

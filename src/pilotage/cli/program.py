@@ -51,7 +51,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("submit", "Show the progress of a job until it ends."),
     },
     "sites": {
-        "files": ("files", "Show the files that were brought to sites, why they are kept; pin and purge them."),
+        "files": (
+            "files",
+            "Show the files that were brought to sites, and pin and purge them; keep files in the service.",
+        ),
         "site": ("site", "Manage sites: add, test, list, hibernate, wake."),
     },
     "book": {

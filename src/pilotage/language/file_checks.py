@@ -16,9 +16,9 @@ from pilotage.language.expansion.packages import list_in, located_files
 from pilotage.language.file_plan import locator_digests, locators_in_parts
 from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.parsing.rules import MarkOf
-from pilotage.language.text.locators import is_folder, locator_fault, origin_of, shown_locator
+from pilotage.language.text.locators import input_fault, is_folder, shown_locator, target_fault
 from pilotage.language.text.names import plural
-from pilotage.language.text.templates import literal_text
+from pilotage.language.text.templates import literal_text, parse_template
 from pilotage.language.text.tree import Report
 from pilotage.model.jobs.definition import InputFile, OutputFile
 from pilotage.model.jobs.file_plan import FilePlan
@@ -33,13 +33,13 @@ def check_locators(expansion: Expansion, report: Report, mark: MarkOf) -> None:
     stored: dict[bytes, str] = {}
     for block in expansion.blocks:
         for place, given in block.inputs():
-            if given.locator and given.brought and block.bound(given.locator).placeholders:
+            if given.locator and given.brought and parse_template(given.locator).placeholders:
                 _check_values(block, place, given, report, mark)
             if given.locator and given.brought and list_in(block, [block.bound(given.name)]):
                 _check_names(block, place, given, report, mark)
         for place, output in block.outputs():
             if output.locator and block.count:
-                if block.bound(output.locator).placeholders:
+                if parse_template(output.locator).placeholders:
                     _check_values(block, place, output, report, mark)
                 _check_targets(block, place, output, stored, report, mark)
 
@@ -47,11 +47,12 @@ def check_locators(expansion: Expansion, report: Report, mark: MarkOf) -> None:
 def _check_values(block: Block, place: FieldPath, file: InputFile | OutputFile, report: Report, mark: MarkOf) -> None:
     """Report the first locator whose values make it faulty; numbers are all alike."""
     gaps = block.bound(file.locator).placeholders
+    check = input_fault if isinstance(file, InputFile) else target_fault
     alike = all(_is_number(block, gap.name) for gap in gaps)
     for locator in islice(_locators(block, file), 1 if alike else None):
         if _PLAIN.fullmatch(locator) and ".." not in locator:
             continue
-        fault = locator_fault(origin_of(locator))
+        fault = check(locator)
         if fault is not None:
             report.error(fault.code, fault.message, mark((*place, "locator")), hint=fault.hint)
             return

@@ -17,7 +17,7 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.packages import list_in, located_files
 from pilotage.language.expansion.software import find_software
-from pilotage.language.text.locators import cached_part, is_folder, locator_of, origin_of
+from pilotage.language.text.locators import cached_part, is_folder, locator_of, origin_of, scheme_of
 from pilotage.language.text.names import tidy_name, tidy_names
 from pilotage.language.text.templates import Values, literal_text, render_column
 from pilotage.model.jobs.definition import Archive, Definition, InputFile, OutputFile
@@ -102,6 +102,23 @@ def archives_of(block: Block, definition: Definition) -> Iterator[ArchiveUse]:
 
 def file_plan_of(expansion: Expansion) -> FilePlan | None:
     """The files that the packages of a job bring to sites; None if there are none."""
+    uses = _uses(expansion)
+    return _numbered(uses, expansion.left_out) if uses else None
+
+
+def locators_with(scheme: str, expansion: Expansion) -> frozenset[str]:
+    """The locators of a scheme among those of the files that the packages of a job bring to sites."""
+    found: set[str] = set()
+    for use in _uses(expansion):
+        begins = use.template.parts[0] if use.template.parts else ""
+        if isinstance(begins, str) and scheme_of(begins) not in ("", scheme, "cache"):
+            continue
+        for part in use.locators():
+            found.update(each for each in part if each.startswith(f"{scheme}:"))
+    return frozenset(found)
+
+
+def _uses(expansion: Expansion) -> list[_Use]:
     uses: list[_Use] = []
     for block in expansion.blocks:
         if not block.count or not brings_files(block, expansion.definition):
@@ -111,7 +128,7 @@ def file_plan_of(expansion: Expansion) -> FilePlan | None:
             _ArchiveUse(block, _of_archive(each.archive), platforms=each.platforms)
             for each in archives_of(block, expansion.definition)
         )
-    return _numbered(uses, expansion.left_out) if uses else None
+    return uses
 
 
 def _of_archive(archive: Archive) -> InputFile:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pilotage.agent.expressions import compile_expression
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
-from pilotage.language.text.locators import is_folder, locator_of
+from pilotage.language.text.locators import CONTENT, is_folder, locator_of
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.templates import Values, render
@@ -99,4 +99,8 @@ def _copies(name: str, locator: str, replicas: int, *, job: str, archives: Seque
 def archives_beside(locator: str, archives: Sequence[str]) -> list[str]:
     """The archive stores that can hold a further copy: each once, and none that has the locator itself."""
     different = {archive.rstrip("/"): archive for archive in reversed(archives)}
-    return [archive for bare, archive in reversed(different.items()) if not f"{locator}/".startswith(f"{bare}/")]
+    return [archive for bare, archive in reversed(different.items()) if not _is_in(locator, bare)]
+
+
+def _is_in(locator: str, archive: str) -> bool:
+    return locator.startswith(CONTENT) if archive == CONTENT else f"{locator}/".startswith(f"{archive}/")

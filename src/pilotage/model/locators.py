@@ -15,6 +15,10 @@ _WITH_QUERY = frozenset({"http", "https"})
 _SHOWN_MAX = 300
 
 
+CONTENT = "store:"
+"""Locators of the service's own content store: `store:SHA256`; alone, it is where outputs are kept by content."""
+
+
 class BadLocator(PilotageError):
     """A locator cannot be read: write `SCHEME://HOST/PATH` with percent-encoded names, or an absolute path."""
 

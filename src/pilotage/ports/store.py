@@ -162,8 +162,11 @@ class FoundStore(msgspec.Struct, frozen=True, kw_only=True):
 class FindsStores(Protocol):
     """Finds the stores of locators."""
 
-    def find(self, locator: str) -> FoundStore:
-        """The store of a locator. Raises `BadLocator`, or `StoreError` if no store has its scheme."""
+    def find(self, locator: str, *, user: str = "") -> FoundStore:
+        """The store of a locator, where the service keeps files for users that of a user.
+
+        Raises `BadLocator`, or `StoreError` if no store has its scheme.
+        """
         ...
 
     def named(self, name: str) -> FoundStore:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 
+from pilotage.adapters.stores.content_store import CONTENT, FolderContent
+from pilotage.adapters.stores.kept_content import KeptContent
 from pilotage.app import adapter_registry
-from pilotage.app.store_registry import StoreRegistry
+from pilotage.app.store_registry import StoreOf, StoreRegistry
 from pilotage.model.locators import locator_below
 from pilotage.model.settings.stores import StoreSettings
 from pilotage.ports import Store
@@ -28,9 +31,21 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     write: Callable[[str, bytes], None]  # through the back door
     content: Callable[[], dict[str, bytes]]  # of every file, through the back door
     presigns: bool = False
+    own: Mapping[str, StoreOf] = {}  # how the program reaches it, if it is the service's own
 
-    def at(self, name: str) -> str:
-        """The locator of a name in that folder."""
+    @property
+    def names_by_content(self) -> bool:
+        """Whether it gives files their names: then they are in no folders, and none is ever replaced."""
+        return bool(self.own)
+
+    def named(self, name: str, content: bytes) -> str:
+        """What a file is called there, if it is to be called this."""
+        return sha256(content).hexdigest() if self.names_by_content else name
+
+    def at(self, name: str, content: bytes = b"data") -> str:
+        """The locator of a file in that folder; the content counts only where it gives the name."""
+        if self.names_by_content:
+            return f"{self.base}{self.named(name, content)}"
         return locator_below(self.base, name)
 
 
@@ -48,6 +63,29 @@ def place_in(folder: Path, base: str, settings: StoreSettings) -> Iterator[Place
 
     with found(base, settings) as store:
         yield Place(base=base, settings=settings, store=store, write=write, content=content)
+
+
+USER = "ann"
+
+
+@contextmanager
+def content_place(folder: Path) -> Iterator[Place]:
+    """What a user keeps in the content store of a service."""
+    content = FolderContent(folder)
+
+    def write(_: str, data: bytes) -> None:
+        name = sha256(data).hexdigest()
+        content.append(name, data, by=USER, offset=0, size_bytes=len(data))
+        content.complete(name, by=USER, size_bytes=len(data))
+        assert content.keep(name, by=USER)
+
+    def everything() -> dict[str, bytes]:
+        files = (folder / CONTENT).glob("??/" + "?" * 64)
+        return {path.name: path.read_bytes() for path in files if content.is_kept(path.name, by=USER)}
+
+    store = KeptContent(content, user=USER)
+    own = {"store": lambda user: KeptContent(content, user=user)}
+    yield Place(base="store:", settings=StoreSettings(), store=store, write=write, content=everything, own=own)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from pilotage.model.exchange.reports import FileArrived, OutputsCopied
 from pilotage.service.transfers.fetching import RetryPolicy
 from pilotage.service.transfers.storing import OutputCopy
 from pilotage.service.transfers.transfers import FileReport, SiteCache, Transfers
-from tests.conformance.stores.places import Place
+from tests.conformance.stores.places import USER, Place
 from tests.conformance.stores.test_cut_connections import WiredPlace, wired
 
 __all__ = ["wired"]
@@ -36,7 +36,7 @@ class Moving:
         self.cache = folder / "cache"
         settings = msgspec.structs.replace(place.settings, name="tried", url=place.base)
         self.transfers = Transfers(
-            StoreRegistry([settings]), report=self.reports.put, caches=lambda _: SiteCache(folder=str(self.cache)),
+            StoreRegistry([settings], own=place.own), report=self.reports.put, caches=lambda _: SiteCache(folder=str(self.cache)),
             outputs=lambda *_: self.owed, spool=str(folder / "spool"), policy=RetryPolicy(first_seconds=0.1, tries=20),
         )  # fmt: skip
 
@@ -66,30 +66,32 @@ def mend_after_the_first_fault(moving: Moving, wired: WiredPlace) -> threading.T
 
 
 @pytest.fixture
-def moving(place: Place, tmp_path: Path) -> Iterator[Moving]:
-    with Moving(place, tmp_path / "mine") as made:
+def moving(any_place: Place, tmp_path: Path) -> Iterator[Moving]:
+    with Moving(any_place, tmp_path / "mine") as made:
         yield made
 
 
-def test_a_file_is_fetched_with_its_checksum(place: Place, moving: Moving) -> None:
+def test_a_file_is_fetched_with_its_checksum(any_place: Place, moving: Moving) -> None:
     content = os.urandom(3_000_000)
-    place.write("a b é.dat", content)
-    moving.transfers.want(FetchFile(site="here", key="k", locator=place.at("a b é.dat"), name="ab/abc"))
+    any_place.write("a b é.dat", content)
+    locator = any_place.at("a b é.dat", content)
+    moving.transfers.want(FetchFile(site="here", key="k", locator=locator, name="ab/abc"))
     report = moving.report()
     assert isinstance(report, FileArrived), report
     assert (report.size_bytes, report.sha256) == (len(content), hashlib.sha256(content).hexdigest())
     assert (moving.cache / "ab/abc").read_bytes() == content
 
 
-def test_an_output_is_stored_verified_and_not_stored_twice(place: Place, moving: Moving, source: Path) -> None:
+def test_an_output_is_stored_verified_and_not_stored_twice(any_place: Place, moving: Moving, source: Path) -> None:
     sha256 = hashlib.sha256(b"data").hexdigest()
-    moving.owed = [OutputCopy(name="o", source=str(source), size_bytes=4, sha256=sha256, locator=place.at("deep/o"))]
+    locator = any_place.at("deep/o", b"data")
+    moving.owed = [OutputCopy(name="o", source=str(source), size_bytes=4, sha256=sha256, locator=locator, owner=USER)]
     for _ in range(2):
         moving.transfers.want(StoreOutputs(ref=REF))
         report = moving.report()
         assert isinstance(report, OutputsCopied)
         assert (len(report.copies), report.failed) == (1, ())
-    assert place.content() == {"deep/o": b"data"}
+    assert any_place.content() == {any_place.named("deep/o", b"data"): b"data"}
 
 
 def test_a_fetch_goes_on_where_the_network_broke(wired: WiredPlace, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pilotage.language.folder import CachedFile
 from pilotage.language.text.locators import (
     cached_part,
     cached_value,
+    input_fault,
     is_cached_value,
     locator_fault,
     locator_of,
@@ -18,6 +19,7 @@ from pilotage.language.text.locators import (
     origin_of,
     scheme_of,
     shown_locator,
+    target_fault,
 )
 from pilotage.language.text.templates import part_of_name
 from pilotage.model.locators import locator_below, parse_locator
@@ -131,7 +133,69 @@ def test_parts_of_the_name_of_a_cached_file() -> None:
     assert [part_of_name(value, part) for part in ("name", "stem", "suffix")] == ["a b.tar.gz", "a b.tar", ".gz"]
 
 
+SHA256 = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    "locator, taken",
+    [
+        (f"store:{SHA256}", True),
+        (f"cache:farm/store:{SHA256}#bytes=3", True),
+        ("cache:farm/s3://b/x", True),
+        ("s3://b/x", True),
+        ("store:", False),
+        ("store:abc", False),
+        (f"store:{SHA256.upper()}", False),
+        (f"STORE:{SHA256}", False),
+        (f"store://{SHA256}", False),
+        ("cache:farm", False),
+        ("cache:farm/x", False),
+        ("cache:farm/store:abc", False),
+        ("cache:farm/https://me:geheim@host/x", False),
+    ],
+)
+def test_what_is_read_is_a_file_of_a_store_or_a_content_by_its_sha256(locator: str, taken: bool) -> None:  # noqa: FBT001
+    fault = input_fault(locator)
+    assert (fault is None) is taken
+    assert fault is None or (fault.code in ("bad-locator", "secret-in-locator") and "geheim" not in fault.message)
+
+
+@pytest.mark.parametrize(
+    "locator, taken",
+    [
+        ("store:", True),
+        ("s3://b/", True),
+        (f"store:{SHA256}", False),
+        ("job:j/x", False),
+        ("cache:farm/s3://b/x", False),
+    ],
+)
+def test_outputs_are_stored_in_stores_or_by_their_content(locator: str, taken: bool) -> None:  # noqa: FBT001
+    fault = target_fault(locator)
+    assert (fault.code if fault is not None else "") == ("" if taken else "bad-locator")
+
+
 # In documents.
+
+
+@pytest.mark.parametrize(
+    "stage, code",
+    [
+        ("inputs: [{name: x, locator: 'store:'}]", "bad-locator"),
+        ("inputs: [{name: x, locator: 'store:{n}'}]", "bad-locator"),
+        ("inputs: [{name: x, locator: '{place}/x'}]", "bad-locator"),
+        ("outputs: [{name: 'x{n}', locator: 'job:j/{n}'}]", "bad-locator"),
+        ("outputs: [{name: 'x{n}', locator: '{place}/'}]", "bad-locator"),
+    ],
+)
+def test_locators_of_the_service_itself_are_checked_also_in_values(stage: str, code: str) -> None:
+    document = f"parameters: {{place: 'cache:farm'}}\nstages:\n  - each: {{n: [a, b]}}\n    run: go\n    {stage}\n"
+    assert only_fault(document).code == code
+
+
+def test_any_number_of_outputs_are_stored_by_their_content() -> None:
+    document = "stages:\n  - each: {n: 1..3}\n    run: go\n    outputs: [{name: 'x{n}', locator: 'store:'}, {expression: '.*[.]log', locator: 'store:'}]\n"
+    assert expanded(document).count == 3
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,24 @@ def test_many_small_files_are_sent_at_once(door: Door) -> None:
         assert door.ask("POST /v1/content/batch", bad)[0] == 400
 
 
+def test_users_keep_what_they_sent_until_they_drop_it(door: Door) -> None:
+    def told(request: str, *, user: str = "a") -> Any:
+        body = msgspec.json.encode({"sha256": [SHA256]}) if request.startswith("POST") else b""
+        return msgspec.json.decode(door.ask(request, body, user=user)[2])
+
+    assert told("POST /v1/content/keep") == {"missing": [SHA256]}
+    door.put(0, len(DATA))
+    assert told("POST /v1/content/keep") == {"missing": []}
+    (kept,) = told("GET /v1/content")["files"]
+    assert (kept["locator"], kept["size_bytes"]) == (f"store:{SHA256}", len(DATA))
+    assert told("POST /v1/content/keep", user="b") == {"missing": [SHA256]}
+    assert told("GET /v1/content", user="b") == {"files": []}
+    assert told("POST /v1/content/drop", user="b") == {"missing": [SHA256]}
+    assert told("POST /v1/content/drop") == {"missing": []}
+    assert told("GET /v1/content") == {"files": []}
+    assert door.ask(f"GET /v1/content/{SHA256}")[0] == 404
+
+
 @pytest.mark.parametrize(
     "told, status",
     [

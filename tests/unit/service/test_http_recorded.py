@@ -55,6 +55,8 @@ BODIES: dict[str, bytes] = {
     "POST /v1/clean": b'{"submission":%b}' % SUBMISSION,
     "POST /v1/content": b"#!/bin/sh\n",
     "POST /v1/content/batch": hashlib.sha256(CONTENT).hexdigest().encode() + b" 24\n" + CONTENT,
+    "POST /v1/content/keep": b'{"sha256":["%b"]}' % hashlib.sha256(CONTENT).hexdigest().encode(),
+    "POST /v1/content/drop": b'{"sha256":["%b"]}' % (b"0" * 64),
     "POST /v1/content/missing": b'{"sha256":["%b"]}' % (b"0" * 64),
     "POST /v1/folders/seen": b'{"folder":"/f","mark":".pilotage-seen-%b","text":"%b"}' % (b"0" * 32, b"1" * 32),
     "PUT /v1/content/{sha256:str}": CONTENT,

@@ -41,6 +41,8 @@ CHANGES: dict[str, set[str]] = {
     "POST /v1/clean": {SUBMIT, OPERATE},
     "POST /v1/content": {SUBMIT},
     "POST /v1/content/batch": {SUBMIT},
+    "POST /v1/content/drop": {SUBMIT},
+    "POST /v1/content/keep": {SUBMIT},
     "POST /v1/content/missing": {SUBMIT},
     "HEAD /v1/content/{sha256:str}": {SUBMIT},
     "PUT /v1/content/{sha256:str}": {SUBMIT},

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from pilotage.adapters.stores.content_store import FolderContent
+from pilotage.adapters.stores.kept_content import KeptContent
 from pilotage.agent.link.download import Downloads, FileFacts
 from pilotage.app.store_registry import StoreRegistry
 from pilotage.model.exchange.operations import FetchFile
@@ -108,6 +110,15 @@ def test_a_range_is_sent_alone(serving: Serving) -> None:
 def test_a_range_beyond_the_end_is_refused(serving: Serving) -> None:
     status, _, body = serving.get(Range=f"bytes={len(serving.content)}-")
     assert (status, code_of(body)) == (416, "not_a_range")
+
+
+def test_content_of_the_service_is_sent_in_ranges_with_its_checksum(serving: Serving, tmp_path: Path) -> None:
+    content, sha256 = FolderContent(tmp_path / "state"), hashlib.sha256(serving.content).hexdigest()
+    KeptContent(content, user="ann").put(str(serving.file), f"store:{sha256}")
+    serving.use(StoreRegistry([], own={"store": lambda user: KeptContent(content, user=user)}), f"store:{sha256}")
+    status, headers, body = serving.get(Range=f"bytes={2 * MIB}-")
+    assert (status, body) == (206, serving.content[2 * MIB :])
+    assert headers["pilotage-sha256"] == headers["pilotage-version"] == sha256
 
 
 def test_an_empty_file_is_sent(serving: Serving) -> None:

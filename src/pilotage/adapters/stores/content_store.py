@@ -2,13 +2,15 @@
 
     content/ab/SHA256        a complete, verified file, read-only
     content/ab/SHA256.USER   its holder: a user who sent it, with the size and time of the file when it was verified
+    content/ab/SHA256.USER.kept  that user keeps it: it does not expire
+    content/ab/SHA256.dropped    the mark of a user who does not hold it any more
     content/uploads/USER-SHA256.part
     folders/KEY/             the folder of a job: its inputs are hard links to the content
 
 A content is in use as long as a folder links to it, so its link count says whether it can go.
 """
 # Paths are strings here: making a Path costs more than its system call.
-# ruff: noqa: PTH101, PTH103, PTH104, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH101, PTH103, PTH104, PTH105, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -30,11 +32,12 @@ from pilotage.adapters.stores.folder_tree import FOLDERS
 from pilotage.agent.attempt.files import copy
 from pilotage.agent.durable_files import make_folder, sync_folder, write_all
 from pilotage.model.jobs.submission import Captured
-from pilotage.ports.content_store import UploadConflict, WrongContent
+from pilotage.ports.content_store import StoredContent, UploadConflict, WrongContent
 from pilotage.ports.job_tree import StoreError
 from pilotage.ports.store import StoreFull
 
 CONTENT, UPLOADS = "content", "uploads"
+_KEPT, _DROPPED = ".kept", ".dropped"
 FREE_BYTES_MIN = 256 * 2**20
 """An upload leaves at least this much of the disk to the book."""
 
@@ -71,6 +74,19 @@ class FolderContent:
         except FileNotFoundError:
             return None
 
+    def look_up(self, sha256: str) -> StoredContent | None:
+        """A complete content, if its file is as it was when it was verified."""
+        path = self._path(sha256)
+        try:
+            with self._lock(sha256):
+                if not self._is_intact(path, sha256):
+                    self._discard(path)
+                    return None
+                found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return StoredContent(sha256=sha256, size_bytes=found.st_size, stored_at=found.st_mtime)
+
     def is_held(self, sha256: str, *, by: str) -> bool:
         """Whether this user sent a content that is still as it was verified; a damaged one is removed."""
         path = self._path(sha256)
@@ -92,6 +108,38 @@ class FolderContent:
     def missing(self, wanted: Collection[str], *, by: str) -> list[str]:
         """Those that this user has to send."""
         return [sha256 for sha256 in dict.fromkeys(wanted) if not self.is_held(sha256, by=by)]
+
+    def keep(self, sha256: str, *, by: str) -> bool:
+        """Mark a content as kept, durably."""
+        if not self.is_held(sha256, by=by):
+            return False
+        mark = f"{self._mark(sha256, by)}{_KEPT}"
+        with _refusing(sha256):
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            sync_folder(Path(os.path.dirname(mark)))
+        return True
+
+    def is_kept(self, sha256: str, *, by: str) -> bool:
+        """Whether this user keeps a content, and it is there."""
+        return os.path.exists(f"{self._mark(sha256, by)}{_KEPT}") and self.is_held(sha256, by=by)
+
+    def kept(self, *, by: str) -> list[StoredContent]:
+        """The contents with a mark of this user."""
+        ending = f".{_user_key(by)}{_KEPT}"
+        names = [name for shard in self._shards() for name in os.listdir(shard) if name.endswith(ending)]
+        found = (self.look_up(name[:64]) for name in sorted(names))
+        return [each for each in found if each is not None]
+
+    def drop(self, sha256: str, *, by: str) -> bool:
+        """Take the marks of a user away; the content goes with the next ones that are not used."""
+        mark = self._mark(sha256, by)
+        with self._lock(sha256):
+            self._discard(f"{mark}{_KEPT}")
+            try:
+                os.replace(mark, f"{self._path(sha256)}{_DROPPED}")
+            except FileNotFoundError:
+                return False
+        return True
 
     def read(self, sha256: str, *, offset: int, size_bytes: int) -> bytes:
         """Read part of a content."""
@@ -321,14 +369,16 @@ class FolderContent:
         shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def remove_unused(self, *, before: float) -> int:
-        """Remove what no folder links to and nobody asked for since then."""
+    def remove_unused(self, *, before: float, needed: Collection[str] = ()) -> int:
+        """Remove what no folder links to, nobody keeps or needs, and nobody asked for since then."""
         count = 0
         for shard in self._shards():
             by_content: dict[str, list[str]] = {}
             for name in os.listdir(shard):
                 by_content.setdefault(name[:64], []).append(name)
             for sha256, names in by_content.items():
+                if sha256 in needed or any(name.endswith(_KEPT) for name in names):
+                    continue
                 with self._lock(sha256):
                     count += self._remove_if_unused(shard, sha256, names, before=before)
         uploads = os.path.join(self._root, UPLOADS)

@@ -1,3 +1,3 @@
 """Submits the jobs of a folder, watches them, and takes their results."""
 
-__all__ = ["elsewhere", "results", "submit", "targets", "watch"]
+__all__ = ["elsewhere", "kept_files", "results", "submit", "targets", "watch"]

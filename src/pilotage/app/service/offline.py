@@ -315,6 +315,10 @@ class NoRunner:
         """Always None: without an engine there is no query."""
         self._refuse()
 
+    def needed_contents(self) -> frozenset[str]:
+        """No job runs."""
+        return frozenset()
+
     def expansion_of(self, job: str) -> None:
         """No job runs."""
 

@@ -74,6 +74,7 @@ def backend_for(
 
     def make(journal: Journal, *, writer: Writer, codec: Codec, clock: Clock) -> JobBackend:
         from pilotage.adapters.stores.content_store import FolderContent
+        from pilotage.adapters.stores.kept_content import KeptContent
         from pilotage.app.job_stores import open_job_stores
         from pilotage.app.service.credentials import tokens_of
         from pilotage.app.sites.caches import cache_of
@@ -102,6 +103,8 @@ def backend_for(
             else FixedSites(arrange(entries))
         )
         configured = reader.changed() or ()
+        content = FolderContent(folder)
+        known = known_stores(settings, may_read=lambda sha256, user: content.is_held(sha256, by=user))
         stores = open_job_stores(folder, learning=lambda index: GrantedFiles(journal, index).learn)
         accesses, agent_sites = split_connections(connect_sites(configured))
 
@@ -124,13 +127,17 @@ def backend_for(
             variables=settings.provenance.variables,
             make_transfers=partial(
                 Transfers,
-                StoreRegistry(settings.stores, archive=settings.files.archive),
+                StoreRegistry(
+                    settings.stores,
+                    archive=settings.files.archive,
+                    own={"store": lambda user: KeptContent(content, user=user)},
+                ),
                 caches=site_cache,
                 spool=str(folder / TRANSFERS_FOLDER),
                 settings=settings.files,
             ),
             visible_seconds=settings.files.visible_seconds,
-            known_stores=known_stores(settings),
+            known_stores=known,
         )
         watcher = SitesFileWatcher(reader, runner, configured=configured, besides=_probing(runner, settings.engine))
 
@@ -154,12 +161,12 @@ def backend_for(
                 admission=admission,
                 now=clock.now(),
                 executors=executors,
-                stores=known_stores(settings),
+                stores=known,
                 slots=slots,
                 contents=runner.site_files.contents,
             )
 
-        return JobBackend(runner, journal=journal, plan=planned, sites=watcher, content=FolderContent(folder))
+        return JobBackend(runner, journal=journal, plan=planned, sites=watcher, content=content)
 
     return make
 

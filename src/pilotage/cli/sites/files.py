@@ -1,4 +1,4 @@
-"""`pilotage files`: lists, explains, pins and purges the files in the caches of sites."""
+"""`pilotage files`: lists, explains, pins and purges the files in the caches of sites, and keeps files in the service."""
 
 from __future__ import annotations
 
@@ -27,10 +27,70 @@ _patterns_argument = click.argument("patterns", nargs=-1, required=True, metavar
 
 @click.group(cls=WholeHelp)
 def files() -> None:
-    """Show the files that were brought to sites, why they are kept; pin and purge them.
+    """Show the files that were brought to sites, and pin and purge them; keep files in the service.
 
     FILE is the locator of a file, its last part, or a shell pattern for one of them, such as 's3://data/*.root'.
     """
+
+
+@files.command("put")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@json_option
+@server_option
+def put(paths: tuple[str, ...], server: str | None, token_file: str | None, *, as_json: bool) -> None:
+    """Send files of this computer to the service, which keeps them until you drop them.
+
+    Prints the locator of each, store:SHA256, by which the inputs of your jobs can name it; only you can use it. A file that
+    the service has already is not sent again, and what was interrupted goes on.
+    """
+    import msgspec
+
+    from pilotage.app.jobs.kept_files import put_files
+
+    with connect(server, token_file) as connection:
+        done = put_files(connection, paths, report=lambda each: print_message(one_line(each.text)))
+    if as_json:
+        _emit_json({"files": [msgspec.to_builtins(each) for each in done]})
+        return
+    emit(f"{each.locator} {one_line(each.path)}\n" for each in done)
+
+
+@files.command("kept")
+@json_option
+@server_option
+def kept(server: str | None, token_file: str | None, *, as_json: bool) -> None:
+    """List the files that the service keeps for you: those that you put there, and outputs that your jobs stored there."""
+    import msgspec
+
+    from pilotage.app.jobs.kept_files import kept_files
+
+    with connect_to_read(server, token_file) as connection:
+        found = kept_files(connection)
+    if as_json:
+        _emit_json({"files": [msgspec.to_builtins(each) for each in found]})
+        return
+    if not found:
+        emit(["the service keeps no files for you\n"])
+    emit(table([(each.locator, f"{each.size_bytes:,}") for each in found], header=("FILE", "BYTES")))
+
+
+@files.command("drop")
+@click.argument("locators", nargs=-1, required=True, metavar="LOCATOR...")
+@json_option
+@server_option
+def drop(locators: tuple[str, ...], server: str | None, token_file: str | None, *, as_json: bool) -> int:
+    """Let files go that the service keeps for you; those that a job needs stay until it has them."""
+    from pilotage.app.jobs.kept_files import drop_files
+
+    with connect(server, token_file) as connection:
+        lacking = drop_files(connection, locators)
+    if as_json:
+        _emit_json({"unmatched": lacking})
+    else:
+        emit(f"dropped: {each}\n" for each in locators if each not in lacking)
+    for each in () if as_json else lacking:
+        print_message(f"error: {each} is not kept for you\n  next: pilotage files kept")
+    return ExitCode.BAD_INPUT if lacking else ExitCode.COMPLETE
 
 
 @files.command("list")

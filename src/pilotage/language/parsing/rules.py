@@ -10,7 +10,16 @@ from typing import get_args
 from pilotage.language.parsing.iterations import RESERVED, Each, variable_fault
 from pilotage.language.parsing.kinds import FieldPath, ListOf, Text
 from pilotage.language.parsing.records import Record, fields_of
-from pilotage.language.text.locators import REMOTE_SCHEMES, is_folder, locator_fault, scheme_of, shown_locator
+from pilotage.language.text.locators import (
+    REMOTE_SCHEMES,
+    LocatorFault,
+    input_fault,
+    is_folder,
+    locator_fault,
+    scheme_of,
+    shown_locator,
+    target_fault,
+)
 from pilotage.language.text.names import why_outside
 from pilotage.language.text.patterns import is_pattern
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
@@ -313,7 +322,7 @@ def _input_faults(given: InputFile) -> Iterator[Fault]:
     if not given.name:
         yield "bad-input", "an input needs a name", "", ()
     # What a binary fetches itself may be named in any way that it understands, but for secrets.
-    faults = _locator_faults(given.locator)
+    faults = _locator_faults(given.locator, input_fault)
     yield from (each for each in faults if given.acquisition != "self" or each[0] == "secret-in-locator")
     yield from _checksum_faults(given.sha256)
     if given.sha256 and not given.locator:
@@ -331,15 +340,17 @@ def _input_faults(given: InputFile) -> Iterator[Fault]:
         yield "bad-input", message, "iterate over a list of the files", ("name",)
 
 
-def _locator_faults(locator: str) -> Iterator[Fault]:
+def _locator_faults(locator: str, check: Callable[[str], LocatorFault | None]) -> Iterator[Fault]:
     """What is wrong with a locator, as far as it is known before its placeholders are filled in."""
     template = parse_template(locator)
     if not template.parts or template.fault:
         return
     begins = template.parts[0]
     fixed = "".join(part if isinstance(part, str) else "x" for part in template.parts)
-    # A value may bring the scheme.
-    fault = locator_fault(fixed if isinstance(begins, str) else f"file:///{fixed}")
+    if len(template.parts) == 1 and isinstance(begins, str):
+        fault = check(fixed)
+    else:  # a value may bring the scheme
+        fault = locator_fault(fixed if isinstance(begins, str) else f"file:///{fixed}")
     if fault is not None:
         yield fault.code, fault.message, fault.hint, ("locator",)
 
@@ -353,7 +364,7 @@ def _archive_faults(software: Software) -> Iterator[Fault]:
     platforms = [each.platform for each in software.archives]
     for position, archive in enumerate(software.archives):
         place: FieldPath = ("archives", position)
-        fault = locator_fault(archive.locator)
+        fault = input_fault(archive.locator)
         if fault is not None:
             yield fault.code, fault.message, fault.hint, (*place, "locator")
         elif is_folder(archive.locator):
@@ -371,7 +382,7 @@ def _archive_faults(software: Software) -> Iterator[Fault]:
 
 
 def _output_faults(output: OutputFile) -> Iterator[Fault]:
-    yield from _locator_faults(output.locator)
+    yield from _locator_faults(output.locator, target_fault)
     many = output.expression or is_pattern(literal_text(parse_template(output.name)))
     if output.locator and many and not is_folder(output.locator):
         message = f"{output.name or output.expression!r} may be several files, and the locator names one"

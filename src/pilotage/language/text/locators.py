@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 REMOTE_SCHEMES = ("s3", "sftp", "http", "https")
 """Schemes of stores that no package can read by itself."""
+CONTENT = "store:"
+"""The content store of the service: a folder whose files are named by their content."""
 SCHEMES = ("file", *REMOTE_SCHEMES, "store", "job", "cache")
 """The schemes that are built in; installed stores may have others."""
 
+_CONTENT_NAME = re.compile(r"store:[0-9a-f]{64}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#@]*:[^/?#]*@")
 _SIGNED = re.compile(
@@ -66,6 +69,28 @@ def locator_fault(locator: str) -> LocatorFault | None:
     return None
 
 
+def input_fault(locator: str) -> LocatorFault | None:
+    """What is wrong with the locator of a file that is read; a file in the cache of a site is read from its origin."""
+    origin = origin_of(locator)
+    if locator.startswith("cache:") and not scheme_of(origin):
+        hint = "iterate over {files: PATTERN, site: NAME}, or name the file by its own locator"
+        return LocatorFault("bad-locator", f"{shown_locator(locator)!r} names no file in the cache of a site", hint)
+    fault = locator_fault(origin)
+    if fault is None and scheme_of(origin) == "store" and not _CONTENT_NAME.fullmatch(origin):
+        hint = "write store:SHA256, as `pilotage files put FILE` tells it"
+        return LocatorFault("bad-locator", f"{shown_locator(origin)!r} names no content by its sha256", hint)
+    return fault
+
+
+def target_fault(locator: str) -> LocatorFault | None:
+    """What is wrong with the locator of an output that is stored."""
+    fault, scheme = locator_fault(locator), scheme_of(locator)
+    if fault is not None or scheme not in ("store", "job", "cache") or locator == CONTENT:
+        return fault
+    hint = "write a locator of a store; `store:` keeps outputs in the service, each under its checksum"
+    return LocatorFault("bad-locator", f"no output can be stored at {shown_locator(locator)!r}", hint)
+
+
 def shown_locator(locator: str) -> str:
     """A locator for messages: without user, password and query, which may be secrets, and not too long."""
     shown = _PASSWORD.sub(lambda found: f"{found[0].partition('://')[0]}://", locator)
@@ -76,7 +101,7 @@ def shown_locator(locator: str) -> str:
 
 def is_folder(locator: str) -> bool:
     """Whether a locator names a folder, to which names of files are added."""
-    return locator.endswith("/")
+    return locator.endswith("/") or locator == CONTENT
 
 
 def locator_of(locator: str, name: str) -> str:

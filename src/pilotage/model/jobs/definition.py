@@ -101,7 +101,10 @@ class OutputFile(Value, frozen=True, kw_only=True):
     locator: Annotated[
         str,
         TEMPLATE,
-        _doc("The URL or path of its copy in a store; one that ends in `/` is a folder, to which the name is added."),
+        _doc(
+            "The URL or path of its copy in a store; one that ends in `/` is a folder, to which the name is added. `store:`:"
+            " the service keeps it by its content."
+        ),
     ] = ""
     replicas: Annotated[
         Positive, _doc("Copies of it in different stores: the one of `locator`, then in the stores of `files.archive`.")

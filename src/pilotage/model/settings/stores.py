@@ -76,6 +76,7 @@ _KEYS: Mapping[str, frozenset[str]] = {
     "file": frozenset(),
     "http": _HTTP_KEYS,
     "https": _HTTP_KEYS,
+    "store": frozenset(),
     "s3": frozenset({"ca_file", "endpoint", "region", "credentials_file", "profile"}),
     "sftp": frozenset({"identity_file", "ssh_config"}),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -154,6 +154,10 @@ class JobRunner(Protocol):
 
     def publishing_fault(self, job: str) -> Unpublished | None:
         """A result of a job that could not be published, and why; only within an engine query."""
+        ...
+
+    def needed_contents(self) -> Collection[str]:
+        """The contents of the service's own store that jobs which run here name, by sha256."""
         ...
 
     def expansion_of(self, job: str) -> Expansion | None:

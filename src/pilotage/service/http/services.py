@@ -369,6 +369,7 @@ class Services:
                 self.backend.folder_of,
                 now=self.clock.now(),
                 content_days=self.settings.service.content_days,
+                needed=self.backend.jobs.needed_contents(),
             )
 
     async def ask(self, question: Callable[..., Answer], *arguments: Any) -> Answer:

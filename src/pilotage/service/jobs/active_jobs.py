@@ -27,7 +27,7 @@ from pilotage.service.transfers.storing import OutputCopy
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import changed_outputs, fields_of, is_complete, key_of, made_before, may_be_there
 from pilotage.service.works.site_files import NO_SITE, SiteFiles
-from pilotage.service.works.stored_copies import earlier_copies, owed_copies
+from pilotage.service.works.stored_copies import contents_named, earlier_copies, owed_copies
 from pilotage.service.works.work_orders import compose, compose_every_way, ways_count
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,13 @@ class ActiveJob:
         self._mark: Mark | None = None  # made for the first attempt
         self._looked_at: JobPlan | None = None  # as it was when `_by_site` was computed
         self._by_site = False
+        self._named: tuple[Expansion | None, frozenset[str]] = (None, frozenset())  # contents, of this expansion
+
+    def named_contents(self) -> frozenset[str]:
+        """The contents of the service's own store that it names, by sha256."""
+        if self._named[0] is not self.expansion:
+            self._named = (self.expansion, contents_named(self.expansion))
+        return self._named[1]
 
     def number(self, package: str) -> int | None:
         """The number of the package at a dotted place."""
@@ -313,7 +320,18 @@ class ActiveJobs:
             source=source,
             archives=archives,
             earlier=earlier_copies(self._journal, ref),
+            owner=self._owner_of(ref.job),
         )
+
+    def _owner_of(self, job: str) -> str:
+        row = self._journal.job(job)
+        return row.owner if row is not None and row.owner is not None else ""
+
+    def needed_contents(self) -> frozenset[str]:
+        """The contents of the service's own store that active jobs name, by sha256."""
+        with self._guard:
+            active = list(self._jobs.values())
+        return frozenset().union(*(each.named_contents() for each in active))
 
     def expansion_of(self, job: str) -> Expansion | None:
         """The expansion of an active job; does not load any."""

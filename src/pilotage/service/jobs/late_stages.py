@@ -21,6 +21,7 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import ExpandStage
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import Journal
+from pilotage.service.jobs.refusals import KnownStores
 from pilotage.service.jobs.submission import expand_late_stage
 from pilotage.service.messages import AdoptedPackage, ExpandedPlan, ExpansionFailed
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -65,10 +66,12 @@ class Expander:
         growing: ExpansionStore,
         journal: Journal,
         *,
+        stores: KnownStores | None = None,
         ask: Ask,
         tell: Callable[[ExpandedPlan | ExpansionFailed], None],
     ) -> None:
-        """Take how to query the grants, and where to send the answer."""
+        """Take which stores there are, how to query the grants, and where to send the answer."""
+        self._stores = stores
         self._growing = growing
         self._journal = journal
         self._manifests = Manifests(journal)
@@ -125,8 +128,10 @@ class Expander:
         granted = self._ask(lambda engine: _granted(engine, effect.job, late.packages)).result()
         made = self._made(effect.job, expansion, granted)
         produced = {number: [file.name for file in manifest] for number, manifest in made.items()}
+        row = self._journal.job(effect.job)
+        owner = (row.owner if row is not None else None) or ""
         grown, after, (expanded, *along) = expand_late_stage(
-            self._journal, expansion, stage=effect.stage, produced=produced
+            self._journal, expansion, stage=effect.stage, produced=produced, owner=owner, stores=self._stores
         )
         self._growing.offer_expansion(effect.job, effect.stage, Expanded(expansion=grown, plan=after))
         self._tell(

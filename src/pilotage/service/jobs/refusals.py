@@ -15,13 +15,16 @@ from pilotage.language import Expansion
 from pilotage.language.expansion.software import described_settings
 from pilotage.language.named_files import wanted_column
 from pilotage.language.stored_outputs import archives_beside
-from pilotage.language.text.locators import SCHEMES, scheme_of, shown_locator
+from pilotage.language.text.locators import CONTENT, SCHEMES, scheme_of, shown_locator
 from pilotage.language.text.templates import parse_template
 from pilotage.model.errors import Problem, did_you_mean
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
+from pilotage.service.works.stored_copies import contents_named
+
+_SHOWN_MAX = 20
 
 
 def refusals(definition: Definition, *, file: str, stores: KnownStores | None = None) -> list[Problem]:
@@ -161,6 +164,26 @@ class KnownStores(NamedTuple):
 
     archives: Sequence[str] | None = None  # None: not known here
     installed: Callable[[], Collection[str]] = tuple  # asked for only if a scheme is not built in, since it takes time
+    may_read: Callable[[str, str], bool] | None = (
+        None  # whether a user holds a content, by sha256; None: not known here
+    )
+
+
+def unreadable_contents(expansion: Expansion, *, owner: str, file: str, stores: KnownStores | None) -> list[Problem]:
+    """The contents of the service's own store that a job names as inputs, and that its owner does not hold."""
+    may_read = stores.may_read if stores is not None else None
+    if may_read is None:
+        return []
+    lacking = [each for each in sorted(contents_named(expansion)) if not may_read(each, owner)]
+    return [
+        Problem(
+            file=file,
+            code="no-content",
+            message=f"{CONTENT}{sha256} is not stored here, or not for {owner}",
+            hint="send the file: pilotage files put FILE",
+        )
+        for sha256 in lacking[:_SHOWN_MAX]
+    ]
 
 
 def _of_stores(package: Package, stores: KnownStores) -> Iterator[tuple[str, str]]:
@@ -178,6 +201,11 @@ def _of_stores(package: Package, stores: KnownStores) -> Iterator[tuple[str, str
 def _of_scheme(locator: str, what: str, stores: KnownStores) -> Iterator[tuple[str, str]]:
     first = next(iter(parse_template(locator).parts), "")
     scheme = scheme_of(first) if isinstance(first, str) else ""
+    if scheme == "job":
+        yield (
+            f"no store has the locator {shown_locator(locator)!r} of the {what}",
+            "iterate over {files: PATTERN, job: NAME}: the files of an earlier job are read where they are",
+        )
     if not scheme or scheme in SCHEMES:
         return
     known = [f"{each}:" for each in sorted({*SCHEMES, *stores.installed()})]

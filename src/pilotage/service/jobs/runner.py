@@ -153,7 +153,7 @@ class Runner:
         self.site_files = FilesAtSites(self._file_orders.cache_of, visible_seconds=visible_seconds, ask=driver.ask)
         self._shutdown = Shutdown(driver, self._workers)
         self.wind_down, self.change_files = self._shutdown.down, driver.change_files  # while agents are still answered
-        self._expander = Expander(self, journal, ask=self._driver.ask, tell=self._driver.receive)
+        self._expander = Expander(self, journal, stores=known_stores, ask=self._driver.ask, tell=self._driver.receive)
         self._submitter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submitter")
         self._granted_files = GrantedFiles(journal, index)
         self._claims = OutputClaims(self._jobs, self._manifests, tree)
@@ -566,6 +566,10 @@ class Runner:
 
     def _hold(self, job: str, message: str) -> None:
         self._driver.receive(OperationRequest(token=_NOBODY, operation=hold_for(job, message)))
+
+    def needed_contents(self) -> frozenset[str]:
+        """The contents of the service's own store that jobs which run here name, by sha256."""
+        return self._jobs.needed_contents()
 
     def expansion_of(self, job: str) -> Expansion | None:
         """The expansion of a job that runs here; None for any other."""

@@ -51,7 +51,13 @@ from pilotage.model.jobs.submission import (
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, NotOurs, ResultsIndex
 from pilotage.service import messages
-from pilotage.service.jobs.refusals import KnownStores, endings_refused, refusals, refuse_unwritable
+from pilotage.service.jobs.refusals import (
+    KnownStores,
+    endings_refused,
+    refusals,
+    refuse_unwritable,
+    unreadable_contents,
+)
 from pilotage.service.works.estimates import earlier_run_times
 from pilotage.service.works.reuse import EarlierResult, adopt, declared_done
 from pilotage.service.works.site_files import Contents, contents_of
@@ -141,7 +147,7 @@ def prepare(
     owner = owner or submission.owner
     if not owner:
         raise SubmissionError("the job has no owner", next_step="name its owner")
-    checked = check_submission(submission, tree=tree, executors=executors, stores=stores)
+    checked = check_submission(submission, tree=tree, owner=owner, executors=executors, stores=stores)
     job = _job_id(submission, checked.definition, journal, suffix or _suffix)
     origin, expansion = checked.origin, checked.expansion
     for name, file in origin.captured.items():
@@ -229,7 +235,12 @@ def expansion_of(submission: Submission) -> Expansion:
 
 
 def check_submission(
-    submission: Submission, *, tree: JobTree, executors: Collection[str] = (), stores: KnownStores | None = None
+    submission: Submission,
+    *,
+    tree: JobTree,
+    owner: str = "",
+    executors: Collection[str] = (),
+    stores: KnownStores | None = None,
 ) -> CheckedSubmission:
     """Check a submission and expand it; stores nothing. Raises as `prepare` does.
 
@@ -252,6 +263,8 @@ def check_submission(
         raise SubmissionError("the lists belong to a job that ran", subject=definition.job)
     unknown = _unknown_executors(definition, executors) if executors else ()
     expansion = expand_recorded(without_executors(definition, unknown), submission.lists, file)
+    if faults := unreadable_contents(expansion, owner=owner or submission.owner, file=file, stores=stores):
+        raise DocumentError(faults)
     origin = Origin(
         folder=submission.folder,
         document=submission.document,
@@ -300,7 +313,13 @@ def _plan_of(expansion: Expansion, origin: Origin) -> JobPlan:
 
 
 def expand_late_stage(
-    journal: Journal, expansion: Expansion, *, stage: int, produced: Mapping[int, Sequence[str]]
+    journal: Journal,
+    expansion: Expansion,
+    *,
+    stage: int,
+    produced: Mapping[int, Sequence[str]],
+    owner: str = "",
+    stores: KnownStores | None = None,
 ) -> tuple[Expansion, JobPlan, list[StageExpanded]]:
     """Expand a late stage from the outputs of its producers, and store its lists; raises `DocumentError`.
 
@@ -310,6 +329,8 @@ def expand_late_stage(
     grown = grow_expansion(expansion, stage, produced, report)
     if grown is None:
         raise DocumentError(report.errors)
+    if faults := unreadable_contents(grown, owner=owner, file=expansion.definition.job, stores=stores):
+        raise DocumentError(faults)
     before = expansion.resolved.lists
     more = {key: names for key, names in grown.resolved.lists.items() if key not in before}
     shapes = shapes_of(grown)

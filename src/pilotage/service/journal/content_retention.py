@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from pilotage.book.query import EVERYTHING
 from pilotage.book.rows.rows import JobRow
@@ -21,15 +21,19 @@ def remove_unused_content(
     *,
     now: float,
     content_days: float,
+    needed: Collection[str] = (),
 ) -> int:
-    """Remove what no job of the book uses; returns how many folders, contents and uploads were removed."""
+    """Remove what no job of the book uses; returns how many folders, contents and uploads were removed.
+
+    `needed` are the checksums of contents that jobs will fetch by their locators.
+    """
     count = 0
     if folders := content.folders():
         used = {folder_of(row) for row in _jobs(journal)}
         for folder in folders:
             if folder not in used:
                 count += content.remove_folder(folder, unless_since=now - UNREGISTERED_SECONDS)
-    return count + content.remove_unused(before=now - content_days * DAY_SECONDS)
+    return count + content.remove_unused(before=now - content_days * DAY_SECONDS, needed=needed)
 
 
 def _jobs(journal: Journal) -> Iterator[JobRow]:

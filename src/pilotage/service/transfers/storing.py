@@ -22,6 +22,7 @@ class OutputCopy(msgspec.Struct, frozen=True, kw_only=True):
     locator: str
     replaceable: frozenset[str] | None = frozenset()
     """The checksums of earlier copies of ours at this locator, which are replaced; None: whatever is there is ours."""
+    owner: str = ""  # of the job; the service keeps contents for users
 
 
 def store_copy(

@@ -397,7 +397,7 @@ class Transfers:
         for number, copy in enumerate(wanted):
             done = partial(self._copied, transfer, copies, copy)
             try:
-                found = self._stores.find(copy.locator)
+                found = self._stores.find(copy.locator, user=copy.owner)
             except PilotageError as fault:
                 done(fault)
                 continue

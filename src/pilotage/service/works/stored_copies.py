@@ -8,11 +8,13 @@ import msgspec
 
 from pilotage.book.query import parse
 from pilotage.language import Expansion
+from pilotage.language.file_plan import locators_with
 from pilotage.language.stored_outputs import handled_outputs
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.file_payloads import OutputsStored
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.locators import CONTENT
 from pilotage.ports import JobTree, Journal, MadeWork, ResultsIndex, StoreError
 from pilotage.service.transfers.storing import OutputCopy
 
@@ -30,6 +32,7 @@ def owed_copies(
     source: Callable[[int], str],
     archives: Sequence[str],
     earlier: Mapping[str, frozenset[str]],
+    owner: str,
 ) -> list[OutputCopy]:
     """The copies of the outputs of an attempt; `source` is the path of a staged file by its number in the manifest.
 
@@ -54,10 +57,20 @@ def owed_copies(
                 sha256=file.sha256,
                 locator=locator,
                 replaceable=earlier.get(locator, frozenset()),
+                owner=owner,
             )
-            for locator in output.copies
+            for locator in (_named_by_content(each, file.sha256) for each in output.copies)
         ]
     return found
+
+
+def contents_named(expansion: Expansion) -> frozenset[str]:
+    """The contents of the service's own store that packages of a job name as inputs, by sha256."""
+    return frozenset(each.removeprefix(CONTENT) for each in locators_with("store", expansion))
+
+
+def _named_by_content(locator: str, sha256: str) -> str:
+    return f"{CONTENT}{sha256}" if locator.startswith(CONTENT) else locator
 
 
 def earlier_copies(journal: Journal, ref: AttemptRef) -> dict[str, frozenset[str]]:

@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from pilotage.model.locators import CONTENT
 from pilotage.ports import ContentStore
 from pilotage.reading.access import READ, SUBMIT
 from pilotage.reading.views import View
@@ -67,6 +68,21 @@ class MissingView(View, frozen=True, kw_only=True):
     """Those that have to be sent, in the order of the question."""
 
     missing: list[str]
+
+
+class KeptContentView(View, frozen=True, kw_only=True):
+    """A file that you keep: jobs name it by its locator."""
+
+    locator: str
+    sha256: str
+    size_bytes: int
+    stored_at: float
+
+
+class KeptContentsView(View, frozen=True, kw_only=True):
+    """The files that you keep, by sha256."""
+
+    files: list[KeptContentView]
 
 
 class SeenRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -281,13 +297,84 @@ def _content_range(told: str) -> tuple[int, int, int]:
 )
 async def missing_content(request: ApiRequest, services: ServicesArgument) -> MissingView:
     """Those of some checksums whose content you have not sent, or that is no longer there. The others are kept for a while."""
-    content = content_of(services)
-    asked = _decoded(_missing_request, await request.body(), "question for missing contents")
+    content, asked = content_of(services), await _checksums(request)
+    return MissingView(missing=await services.do(partial(content.missing, asked, by=request.user.user)))
+
+
+@get(
+    "/v1/content",
+    operation_id="kept_content",
+    needs=(READ,),
+    summary="The files that you keep",
+    tags=["running"],
+    faults=(401, 403, 409, 503),
+)
+async def kept_content(request: ApiRequest, services: ServicesArgument) -> KeptContentsView:
+    """What you keep in the content store, by sha256: files that you sent for that, and outputs of your jobs."""
+    found = await services.do(partial(content_of(services).kept, by=request.user.user))
+    return KeptContentsView(
+        files=[
+            KeptContentView(
+                locator=f"{CONTENT}{each.sha256}",
+                sha256=each.sha256,
+                size_bytes=each.size_bytes,
+                stored_at=each.stored_at,
+            )
+            for each in found
+        ]
+    )
+
+
+@post(
+    "/v1/content/keep",
+    status=200,
+    operation_id="keep_contents",
+    needs=(SUBMIT,),
+    body="checksums",
+    summary="Keep files that you sent",
+    tags=["running"],
+    faults=(400, 401, 403, 409, 413, 503, 507),
+)
+async def keep_contents(request: ApiRequest, services: ServicesArgument) -> MissingView:
+    """Keep contents that you sent until you drop them. Those that you have not sent are answered, and not kept."""
+    content, asked = content_of(services), await _checksums(request)
+
+    def keep() -> list[str]:
+        return [each for each in asked if not content.keep(each, by=request.user.user)]
+
+    return MissingView(missing=await asyncio.to_thread(keep))
+
+
+@post(
+    "/v1/content/drop",
+    status=200,
+    operation_id="drop_contents",
+    needs=(SUBMIT,),
+    body="checksums",
+    summary="Do not keep files any more",
+    tags=["running"],
+    faults=(400, 401, 403, 409, 413, 503),
+)
+async def drop_contents(request: ApiRequest, services: ServicesArgument) -> MissingView:
+    """You do not hold these contents any more: each goes when nobody holds it, and no job needs it.
+
+    Those that you did not hold are answered.
+    """
+    content, asked = content_of(services), await _checksums(request)
+
+    def drop() -> list[str]:
+        return [each for each in asked if not content.drop(each, by=request.user.user)]
+
+    return MissingView(missing=await asyncio.to_thread(drop))
+
+
+async def _checksums(request: ApiRequest) -> tuple[str, ...]:
+    asked = _decoded(_missing_request, await request.body(), "list of checksums")
     if len(asked.sha256) > ASKED_MAX:
         raise TooLarge("these are too many checksums", expected=f"at most {ASKED_MAX:,}", got=f"{len(asked.sha256):,}")
     for sha256 in asked.sha256:
         _check(sha256)
-    return MissingView(missing=await services.do(partial(content.missing, asked.sha256, by=request.user.user)))
+    return asked.sha256
 
 
 @post(
@@ -375,4 +462,15 @@ def _decoded(decoder: msgspec.json.Decoder[Value], body: bytes, noun: str) -> Va
         raise Malformed(f"the body is not a {noun}: {fault}") from None
 
 
-CONTENT_ROUTES = (missing_content, upload_contents, upload_state, get_content, upload_content, folder_seen, output_file)
+CONTENT_ROUTES = (
+    missing_content,
+    upload_contents,
+    kept_content,
+    keep_contents,
+    drop_contents,
+    upload_state,
+    get_content,
+    upload_content,
+    folder_seen,
+    output_file,
+)
