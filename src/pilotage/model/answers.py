@@ -155,6 +155,7 @@ class Progress(Compact, frozen=True, kw_only=True):
     stuck: str = ""  # why no package can make progress, or files cannot be published; empty otherwise
     next_step: str = ""
     trouble: str = ""  # what prevents progress at present
+    moving: str = ""  # files of the job that have been on their way for some time: how many, and how far they are
     forecast: EndForecast | None = None  # the last one, from half a minute after the job began until it is over
 
 

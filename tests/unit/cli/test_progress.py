@@ -76,6 +76,7 @@ def test_a_rate_is_told_in_a_unit_that_fits(per_second: float, text: str) -> Non
 
 def test_the_counts_name_what_there_is_and_nothing_else() -> None:
     assert counts_line(told(done=3, running=2)) == "3 of 100 packages done, 2 running"
+    assert counts_line(told(moving="fetching 1 file (1 MiB)")) == "0 of 100 packages done, fetching 1 file (1 MiB)"
     line = counts_line(told(done=3, failed=1, healed=2, held=True, trouble="site x does not answer"))
     assert line == "3 of 100 packages done, 1 failed, 2 healed (held); site x does not answer"
 

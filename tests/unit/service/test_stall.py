@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pilotage.model.exchange.operations import Accepted, HibernateSite, Hold, Kill, ProbeSite, SubmitPilot
-from pilotage.model.exchange.reports import Gone, SiteSeen
+from pilotage.model.exchange.operations import Accepted, FetchFile, HibernateSite, Hold, Kill, ProbeSite, SubmitPilot
+from pilotage.model.exchange.reports import FileNotFetched, Gone, SiteSeen
 from pilotage.service.jobs.stall import JobStall, stall_of
 from pilotage.service.messages import SiteOperationRequest
 from tests.kit.small_engine import JOB, Small
-from tests.kit.small_plans import bag, kind, plan, site, stage
+from tests.kit.small_plans import bag, kind, plan, site, stage, with_files
 
 
 def stand(small: Small) -> JobStall:
@@ -55,6 +55,44 @@ def test_a_held_package_that_everything_waits_for_is_named() -> None:
         found = stand(small)
         assert found.stuck == "1.1.1 is held, and everything else waits for it"
         assert found.next_step == f"pilotage release {JOB}/1.1.1"
+        small.take(SubmitPilot)
+
+
+def not_fetched(small: Small, *, reason: str, message: str) -> None:
+    [wanted] = small.take(FetchFile)
+    small.step(FileNotFetched(site=wanted.site, key=wanted.key, reason=reason, message=message))
+
+
+def test_a_package_that_is_held_for_a_file_says_for_which_and_why() -> None:
+    with Small(site()) as small:
+        small.submit(with_files(bag(1), {"1.1.1": ["s3://store/a"]}))
+        not_fetched(small, reason="not-in-store", message="no such key")
+        found = stand(small)
+        assert found.stuck == "1.1.1 is held: s3://store/a could not be brought to a (not-in-store): no such key"
+        assert found.next_step == f"when it can be fetched: pilotage release {JOB}/1.1.1"
+        small.take(SubmitPilot)
+
+
+def test_a_file_that_is_tried_again_later_is_trouble_and_no_standstill() -> None:
+    with Small(site()) as small:
+        small.submit(with_files(bag(1), {"1.1.1": ["s3://store/a"]}))
+        assert stand(small).trouble == ""
+        not_fetched(small, reason="store-unreachable", message="no route")
+        found = stand(small)
+        told = "s3://store/a could not be brought to a (store-unreachable): no route; it is tried again at "
+        assert (found.stuck, found.trouble.startswith(told)) == ("", True)
+        small.wait(30.0)
+        [_] = small.take(FetchFile)
+        assert stand(small).trouble == f"{told.removesuffix('at ')}now"
+        small.take(SubmitPilot)
+
+
+def test_a_cache_without_space_is_trouble() -> None:
+    with Small(site(cores=2, cache_bytes=10)) as small:
+        sizes = {"s3://store/a": 8, "s3://store/b": 8}
+        small.submit(with_files(bag(2), {"1.1.1": ["s3://store/a"], "1.2.1": ["s3://store/b"]}, sizes=sizes))
+        [_] = small.take(FetchFile)
+        assert stand(small).trouble == "the cache of a has no space: packages need what is in it"
         small.take(SubmitPilot)
 
 

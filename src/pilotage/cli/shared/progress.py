@@ -244,6 +244,8 @@ def counts_line(progress: Progress, meter: Meter | None = None) -> str:
             parts.append(f"{duration(_rough(left))} left")
     if meter is not None and forecast is not None and not progress.held:
         parts.append(end_text(forecast, now=progress.now))
+    if progress.moving:
+        parts.append(one_line(progress.moving))
     trouble = f"; {one_line(progress.trouble)}" if progress.trouble else ""
     return ", ".join(parts) + (" (held)" if progress.held else "") + trouble
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.state.caches import WISH_NAMES, CachedFile, FileState, SiteCache
+from pilotage.engine.state.caches import WISH_NAMES, CachedFile, Fault, FileState, SiteCache
 from pilotage.engine.state.jobs import ActivePackage, JobState
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.file_needs import files_of, needing_jobs
 from pilotage.model.answers import FileNeed, Why
 from pilotage.model.exchange.operations import FetchFile
+from pilotage.model.texts import moment
 
 _SHOWN_MAX = 3
 _PACKAGES_NAMED_MAX = 5
@@ -90,9 +91,41 @@ def explain_failed_files(state: EngineState, job: JobState, number: int) -> Iter
         for locator, fault in islice(cache.faults.items(), _LOOKED_AT_MAX):
             file = files.find(locator) if fault.given_up else None
             if file is not None and file in files.of(number):
-                words = f": {fault.message}" if fault.message else ""
-                message = f"{locator} could not be brought to {cache.name} ({fault.reason}){words}"
-                yield Why(code="waits-for-file", message=message, subject=locator, next_step="release it to try again")
+                message, step = _not_brought(cache, locator, fault), "release it to try again"
+                yield Why(code="waits-for-file", message=message, subject=locator, next_step=step)
+
+
+def late_files(state: EngineState, job: JobState) -> str:
+    """Why reserved packages of a job still wait for files: the first that could not be fetched, or a full cache; else empty."""
+    wall = state.clock.wall_time - state.clock.now
+    for cache in state.files.caches.values():
+        for locator, fault in islice(cache.faults.items(), _LOOKED_AT_MAX):
+            entry = cache.entries.get(locator)
+            if fault.given_up or entry is None or not _is_awaited(cache, locator, job):
+                continue
+            again = f"at {moment(fault.retry_at + wall)}" if entry.state == FileState.FAILED else "now"
+            return f"{_not_brought(cache, locator, fault)}; it is tried again {again}"
+        if cache.blocked_since is not None and any(work.job is job for work in islice(cache.line, _LOOKED_AT_MAX)):
+            return f"the cache of {cache.name} has no space: packages need what is in it"
+    return ""
+
+
+def _is_awaited(cache: SiteCache, locator: str, job: JobState) -> bool:
+    return any(work.job is job for work in islice(cache.waiting.get(locator, ()), _LOOKED_AT_MAX))
+
+
+def fetched_for(state: EngineState, job: str, *, site: str, key: str) -> str:
+    """The locator of a file on its way to a site, if packages of this job need it; else empty."""
+    known, cache = state.jobs.by_id.get(job), state.files.caches.get(site)
+    if known is None or known.files is None or cache is None:
+        return ""
+    locator = cache.by_key.get(key, "")
+    return locator if locator and known.files.find(locator) is not None else ""
+
+
+def _not_brought(cache: SiteCache, locator: str, fault: Fault) -> str:
+    words = f": {fault.message}" if fault.message else ""
+    return f"{locator} could not be brought to {cache.name} ({fault.reason}){words}"
 
 
 def _missing(state: EngineState, cache: SiteCache, site: SiteState, locator: str, there: str) -> Why:

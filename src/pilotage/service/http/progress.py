@@ -32,6 +32,7 @@ from pilotage.reading.view_builders import end_forecast
 from pilotage.service.errors import Unpublished
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.services import Services
+from pilotage.service.transfers.moving_files import FilesMoving, files_moving
 
 if TYPE_CHECKING:
     from pilotage.engine.engine import Engine
@@ -119,14 +120,18 @@ async def job_progress(services: Services, principal: Principal, job: str) -> Pr
     if backend is None or not backend.jobs.alive:
         return await services.ask(_at_rest, services, principal, progress)
 
-    def stand(engine: Engine) -> tuple[JobStall, int, Unpublished | None]:
+    transfers = backend.jobs.transfers
+    under_way = transfers.under_way() if transfers is not None else []
+
+    def stand(engine: Engine) -> tuple[JobStall, int, Unpublished | None, FilesMoving]:
         from pilotage.service.jobs.stall import stall_of
 
-        return stall_of(engine, job), backend.jobs.unpublished(job), backend.jobs.publishing_fault(job)
+        moving = files_moving(engine, job, under_way)
+        return stall_of(engine, job), backend.jobs.unpublished(job), backend.jobs.publishing_fault(job), moving
 
     # Ask the engine after the book: for a job that is over in the book, the engine knows whether its files are
     # published.
-    stands, unpublished, fault = await asyncio.wrap_future(backend.jobs.ask(stand))
+    stands, unpublished, fault, moving = await asyncio.wrap_future(backend.jobs.ask(stand))
     over = progress.state in FINAL_NAMES
     stuck, next_step = ("", "") if over else (stands.stuck, stands.next_step)
     failures = progress.failures
@@ -137,7 +142,7 @@ async def job_progress(services: Services, principal: Principal, job: str) -> Pr
             stuck, next_step = fault.what, cure
     trouble = "" if over else await services.do(_no_room, services, principal, job)
     if not trouble:
-        trouble = stands.trouble
+        trouble = stands.trouble or moving.trouble
         if stands.troubled_site and not over:
             trouble += await _words_of(services, backend, stands.troubled_site)
     return msgspec.structs.replace(
@@ -149,6 +154,7 @@ async def job_progress(services: Services, principal: Principal, job: str) -> Pr
         stuck=stuck,
         next_step=next_step,
         trouble="" if over else trouble,
+        moving="" if over else moving.summary,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 from pilotage.engine.decisions.job_lifecycle import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain, silence_text
+from pilotage.engine.files.queries import explain_failed_files, late_files
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import SiteState, silent_batch_jobs
 from pilotage.model.texts import moment, words_of_failure
@@ -46,7 +47,7 @@ def stall_of(engine: Engine, job: str) -> JobStall:
         return JobStall(
             slots=slots,
             running=_running(engine, known),
-            trouble=trouble or (_held(known) if known.held_why else _waits_again(engine, known)),
+            trouble=trouble or (_held(known) if known.held_why else _waits(engine, known)),
             troubled_site=site,
         )
     stuck, next_step = _stuck(engine, known)
@@ -92,7 +93,10 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
             cure = f"move that file away if both are wanted, or remove it, then: pilotage release {job.id}"
             return f"the outputs of {job.dotted(number)} cannot be published: {why}", f"{cure}/{job.dotted(number)}"
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
-        return f"{what}, and everything else waits for it", f"pilotage release {job.id}/{job.dotted(number)}"
+        step = f"pilotage release {job.id}/{job.dotted(number)}"
+        if job.files is not None and (file := next(explain_failed_files(engine.state, job, number), None)):
+            return f"{what}: {file.message}", f"when it can be fetched: {step}"
+        return f"{what}, and everything else waits for it", step
     if job.counts[PackageStatus.BLOCKED]:
         number = job.status.index(PackageStatus.BLOCKED)
         reasons = explain(engine.state, job, number).reasons
@@ -109,6 +113,11 @@ def _nowhere(engine: Engine, job: JobState) -> tuple[str, str]:
     what = job.dotted(number) if ready == 1 else f"{ready} packages, {job.dotted(number)} first,"
     next_step = f"ask for less in the document, add a site that has it, or pilotage kill {job.id}"
     return f"no site can run {what} ({why})", next_step
+
+
+def _waits(engine: Engine, job: JobState) -> str:
+    """What the job waits for although nothing is wrong with a site: files that do not come, or the time of the next attempts."""
+    return late_files(engine.state, job) or _waits_again(engine, job)
 
 
 def _waits_again(engine: Engine, job: JobState) -> str:

@@ -1,3 +1,14 @@
 """Copies files between stores, the caches of sites and site agents: limited, verified, resumed and counted."""
 
-__all__ = ["cache_folder", "fetching", "file_orders", "ledger", "meter", "pool", "storing", "streaming", "transfers"]
+__all__ = [
+    "cache_folder",
+    "fetching",
+    "file_orders",
+    "ledger",
+    "meter",
+    "moving_files",
+    "pool",
+    "storing",
+    "streaming",
+    "transfers",
+]
