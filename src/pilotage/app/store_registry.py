@@ -16,7 +16,6 @@ from pilotage.ports.store import FoundStore, MakesStore, Store
 if TYPE_CHECKING:
     from pilotage.service.jobs.refusals import KnownStores
 
-
 StoreOf = Callable[[str], Store]
 """The files that a service keeps for a user; for none, all of them, to be read."""
 

@@ -438,6 +438,9 @@ def _durable_files(state: EngineState) -> Iterator[tuple[Any, ...]]:
             failed = (fault.reason, fault.message) if fault is not None else ()
             content = (each.size_bytes, each.sha256, each.version)
             yield (cache.name, each.locator, FILE_STATES[each.state], each.key, each.name, *content, kept, failed)
+        for locator, wished in cache.wished.items():
+            if locator not in cache.entries:
+                yield (cache.name, locator, "wished", wished.size_bytes, wished.wishes)
 
 
 def _durable_job(job: JobState) -> dict[str, Any]:
@@ -478,5 +481,5 @@ def _durable_work(number: int, job: JobState) -> tuple[Any, ...]:
         for each in work.attempts.values()
     )
     failures = [msgspec.to_builtins(work.failures[each]) for each in sorted(work.failures)]
-    candidates = (sorted(work.candidates), work.stored)
+    candidates = (sorted(work.candidates), work.stored, sorted(work.made_at.items()))
     return number, work.held, work.dropped, work.replicas, work.replicated, candidates, attempts, failures

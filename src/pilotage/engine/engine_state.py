@@ -23,6 +23,7 @@ from pilotage.engine.state.sites import SiteState
 from pilotage.engine.state.tables import AbandonedAttempts, JobTable, PilotTable, ProvisioningState, SiteTable
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.jobs.file_plan import RetainedOutput
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.site import Site
 
@@ -59,6 +60,32 @@ class NoGuard:
         return ""
 
 
+# Asked when a result is granted, if some of its outputs may have to stay at the site where they were made.
+
+
+class Keeper(Protocol):
+    """Knows which outputs are kept in the caches of sites. Its answers are recorded, as wishes."""
+
+    def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """Record the files that an attempt has staged, of a package that may have such outputs."""
+        ...
+
+    def retained(self, ref: AttemptRef) -> Sequence[RetainedOutput]:
+        """The outputs of an attempt that are kept, and how long."""
+        ...
+
+
+class NoKeeper:
+    """Keeps nothing."""
+
+    def made(self, ref: AttemptRef, manifest: Sequence[OutputFile]) -> None:
+        """Do nothing."""
+
+    def retained(self, ref: AttemptRef) -> Sequence[RetainedOutput]:
+        """Nothing."""
+        return ()
+
+
 class EngineState:
     """The state that folds change and decisions read."""
 
@@ -73,6 +100,7 @@ class EngineState:
         "lease_seconds",
         "log",
         "output_guard",
+        "output_keeper",
         "pending",
         "pilots",
         "placement",
@@ -91,6 +119,7 @@ class EngineState:
         self.settings = settings
         self.lease_seconds = settings.lease_seconds
         self.output_guard: Guard = NoGuard()
+        self.output_keeper: Keeper = NoKeeper()
         self.clock = EngineClock(now)
         self.log = DecisionLog(self, self.clock, folds)
         self.jobs = JobTable()

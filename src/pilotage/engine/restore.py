@@ -44,7 +44,7 @@ from pilotage.engine.past_pilots import EndedPilots, ended_pilots
 from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_over
-from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass
+from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.sites import PilotRequest, PilotState
 from pilotage.engine.transitions.file_needs import add_job
 from pilotage.engine.transitions.forecast_timers import schedule_forecast
@@ -462,6 +462,8 @@ def _restore_acting(state: EngineState, job: JobState, number: int, facts: Packa
 def _restore_candidate(work: ActivePackage, number: int, known: AttemptFacts) -> None:
     """Restore a successful attempt, and whether its outputs are in their stores."""
     work.candidates += (number,)
+    if work.job.retains and template_of(work.job, work.number).retains_outputs:
+        work.made_at = {**work.made_at, number: known.site or ""}
     if known.stored_at is not None and not known.failed_copies:
         work.stored = number
     elif known.failed_copies and work.held:

@@ -12,6 +12,7 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.software import find_software, setting_levels, ways_of
 from pilotage.language.file_plan import file_plan_of
+from pilotage.language.stored_outputs import disposes_outputs, retains_outputs
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.model.events.payloads import StageShape, TemplateShape
 from pilotage.model.jobs.definition import Definition, Package, Retry
@@ -28,7 +29,7 @@ def plan_of(expansion: Expansion) -> JobPlan:
         template_of[block.package_array()] = position
     return JobPlan(
         graph=expansion.graph,
-        templates=tuple(_template(definition, block) for block in expansion.blocks),
+        templates=tuple(_template(expansion, block) for block in expansion.blocks),
         template_of=template_of,
         layouts={stage + 1: layout for stage, layout in expansion.layouts.items()},
         late=_late(expansion.late),
@@ -68,8 +69,8 @@ def _in_order(names: Mapping[int, str]) -> tuple[str, ...]:
     return tuple(names[number] for number in sorted(names))
 
 
-def _template(definition: Definition, block: Block) -> Template:
-    package = block.package
+def _template(expansion: Expansion, block: Block) -> Template:
+    definition, package = expansion.definition, block.package
     settings = _settings(definition, package)
     estimates = [each.run_time_seconds for each in package.binaries if each.run_time_seconds is not None]
     attempts_max = settings.get("attempts_max")
@@ -98,7 +99,8 @@ def _template(definition: Definition, block: Block) -> Template:
         output_bytes=sum(_made(package).values()),
         locators=_locators(block),
         stores_outputs=any(output.stored for _, output in block.outputs()),
-        disposes_outputs=any("deletable" in output.dispositions for _, output in block.outputs()),
+        disposes_outputs=disposes_outputs(expansion, block),
+        retains_outputs=retains_outputs(expansion, block),
     )
 
 

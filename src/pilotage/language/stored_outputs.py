@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from pilotage.agent.expressions import compile_expression
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.text.locators import CONTENT, is_folder, locator_of
 from pilotage.language.text.names import tidy_name
-from pilotage.language.text.patterns import matches
-from pilotage.language.text.templates import Values, render
-from pilotage.model.jobs.definition import OutputFile
+from pilotage.language.text.patterns import can_both_match, is_pattern, literal, matches
+from pilotage.language.text.templates import Values, literal_text, render, render_arguments
+from pilotage.model.jobs.definition import InputFile, OutputFile
 from pilotage.model.jobs.file_plan import Wish
 
 
@@ -23,7 +25,7 @@ class HandledOutput(NamedTuple):
     copies: tuple[str, ...] = ()  # locators in different stores, in order; none: it is not stored
     replicas: int = 0  # copies that the document asks for: more than there are locators if stores are missing
     disposed: bool = False  # removed from the job's tree after its last consumer, once all copies are there
-    retained: Wish | None = None  # explicitly kept in the cache of the site
+    retained: Wish | None = None  # kept in the cache of the site where it is made
 
 
 def handled_outputs(
@@ -36,11 +38,21 @@ def handled_outputs(
     block, position = expansion.locate(package)
     values = block.values(position)
     declared = [(output, block.written_output(output, values)) for _, output in block.outputs()]
-    return [_handled(name, _declaration(name, declared, block, values), block, values, job, archives) for name in names]
+    readers = list(_readers(expansion, package))
+    return [
+        _handled(name, _declaration(name, declared, block, values), block, values, job, archives, readers)
+        for name in names
+    ]
 
 
 def _handled(
-    name: str, output: OutputFile | None, block: Block, values: Values, job: str, archives: Sequence[str]
+    name: str,
+    output: OutputFile | None,
+    block: Block,
+    values: Values,
+    job: str,
+    archives: Sequence[str],
+    readers: Sequence[_Reader],
 ) -> HandledOutput:
     if output is None:
         return HandledOutput(name)
@@ -48,20 +60,23 @@ def _handled(
     if output.stored:
         locator = locator_of(render(block.bound(output.locator), values), name) if output.locator else ""
         copies = tuple(_copies(name, locator, output.replicas, job=job, archives=archives))
-    retained = next((wish for word, wish in _RETAINED if word in output.dispositions), None)
+    wishes = [_WISHES[word] for word in output.dispositions if word in _WISHES]
+    wishes += [reader.wish for reader in readers if reader.reads(name)]
+    wish = max(wishes, default=None)
     return HandledOutput(
         name=name,
         copies=copies,
         replicas=output.replicas if output.stored else 0,
-        disposed="deletable" in output.dispositions,
-        retained=retained,
+        disposed=wish == Wish.DELETABLE,
+        retained=wish if wish != Wish.DELETABLE else None,
     )
 
 
-_RETAINED = (
-    ("retain-indefinitely", Wish.RETAIN_INDEFINITELY),
-    ("retain-temporarily", Wish.RETAIN_TEMPORARILY),
-)
+_WISHES = {
+    "deletable": Wish.DELETABLE,
+    "retain-temporarily": Wish.RETAIN_TEMPORARILY,
+    "retain-indefinitely": Wish.RETAIN_INDEFINITELY,
+}
 
 
 def _declaration(
@@ -104,3 +119,81 @@ def archives_beside(locator: str, archives: Sequence[str]) -> list[str]:
 
 def _is_in(locator: str, archive: str) -> bool:
     return locator.startswith(CONTENT) if archive == CONTENT else f"{locator}/".startswith(f"{archive}/")
+
+
+# What the packages that read an output wish for it: the greatest wish holds, their own or that of its maker.
+
+
+class _Reader(NamedTuple):
+    """An input of a package that says how long an output of an earlier one is to be kept."""
+
+    wish: Wish
+    names: frozenset[str]
+    pattern: str  # empty: it has names
+
+    def reads(self, name: str) -> bool:
+        return matches(self.pattern, name) if self.pattern else name in self.names
+
+
+def _readers(expansion: Expansion, package: int) -> Iterator[_Reader]:
+    """The inputs with wishes of all packages that read outputs of a package."""
+    wishing = _wishing(expansion)
+    for segment in expansion.graph.segments if wishing else ():
+        for consumer in segment.successors.few(package):
+            block, position = expansion.locate(consumer)
+            values = block.values(position) if block in wishing else {}
+            yield from (_reader(given, block, values) for given in wishing.get(block, ()))
+
+
+_wishing_blocks: WeakKeyDictionary[Expansion, dict[Block, list[InputFile]]] = WeakKeyDictionary()
+
+
+def _wishing(expansion: Expansion) -> dict[Block, list[InputFile]]:
+    """The inputs that have a wish for files of the job's tree, by their blocks; found once, since a job may have many blocks."""
+    found = _wishing_blocks.get(expansion)
+    if found is None:
+        found = {}
+        for block in expansion.blocks:
+            given = [each for _, each in block.inputs() if not each.locator and each.disposition in _WISHES]
+            if given:
+                found[block] = given
+        _wishing_blocks[expansion] = found
+    return found
+
+
+def _reader(given: InputFile, block: Block, values: Values) -> _Reader:
+    template, wish = block.bound(given.name), _WISHES[given.disposition]
+    lists = [gap for gap in template.placeholders if isinstance(values.get(gap.name), tuple)]
+    if lists:
+        return _Reader(wish, frozenset(map(tidy_name, render_arguments((str(lists[0]),), values))), "")
+    if is_pattern(literal_text(template)):
+        return _Reader(wish, frozenset(), tidy_name(render(template, values, quote=literal)))
+    return _Reader(wish, frozenset((tidy_name(render(template, values)),)), "")
+
+
+def disposes_outputs(expansion: Expansion, block: Block) -> bool:
+    """Whether some outputs of a block go after their last consumer."""
+    return any(
+        "deletable" in output.dispositions
+        or (not _WISHES.keys() & set(output.dispositions) and _is_read_with(expansion, block, output, "deletable"))
+        for _, output in block.outputs()
+    )
+
+
+def retains_outputs(expansion: Expansion, block: Block) -> bool:
+    """Whether some outputs of a block may be kept in the cache of the site where they are made."""
+    words = ("retain-indefinitely", "retain-temporarily")
+    return any(
+        bool(set(words) & set(output.dispositions)) or _is_read_with(expansion, block, output, *words)
+        for _, output in block.outputs()
+    )
+
+
+def _is_read_with(expansion: Expansion, block: Block, output: OutputFile, *words: str) -> bool:
+    """Whether an input that may be this output has one of these dispositions."""
+    made = general_pattern(block.output_template(output))
+    return any(
+        given.disposition in words and can_both_match(made, general_pattern(other.bound(given.name)))
+        for other, wishing in _wishing(expansion).items()
+        for given in wishing
+    )

@@ -160,6 +160,9 @@ def reason_of(
 def _goes(file: CachedFile, needs: Sequence[FileNeed], others: int, cache_bytes: int | None) -> tuple[FileGoes, str]:
     if file.state == "removing":
         return "now", "it is being removed"
+    if file.state == "wished":
+        owners = ", ".join(sorted(file.wishes))
+        return "on-its-way", f"it is to be kept for {owners}, and comes as soon as the cache has space for it"
     if file.state == "ordered":
         return "on-its-way", f"it is on its way; then {_then(file, cache_bytes)[1]}"
     if file.state == "failed":

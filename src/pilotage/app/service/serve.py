@@ -85,11 +85,12 @@ def backend_for(
         from pilotage.service.http.backend import JobBackend
         from pilotage.service.jobs.output_claims import GrantedFiles
         from pilotage.service.jobs.preview import plan
-        from pilotage.service.jobs.resubmission import unfinished_besides
+        from pilotage.service.jobs.resubmission import folder_of, unfinished_besides
         from pilotage.service.jobs.runner import Runner
         from pilotage.service.sites.config_watch import SitesFileWatcher, connect_sites
         from pilotage.service.sites.pool import split_connections
         from pilotage.service.transfers.transfers import Transfers
+        from pilotage.service.works.job_files import JobFiles
 
         tokens = tokens_of(folder, settings)
         # Once for each entry: free disk space changes all the time, and the site would change with it.
@@ -106,6 +107,7 @@ def backend_for(
         content = FolderContent(folder)
         known = known_stores(settings, may_read=lambda sha256, user: content.is_held(sha256, by=user))
         stores = open_job_stores(folder, learning=lambda index: GrantedFiles(journal, index).learn)
+        job_files = JobFiles(journal, stores.tree, folder_of=partial(folder_of, journal))
         accesses, agent_sites = split_connections(connect_sites(configured))
 
         def site_cache(site: str) -> SiteCache | None:
@@ -130,7 +132,7 @@ def backend_for(
                 StoreRegistry(
                     settings.stores,
                     archive=settings.files.archive,
-                    own={"store": lambda user: KeptContent(content, user=user)},
+                    own={"store": lambda user: KeptContent(content, user=user), "job": lambda _: job_files},
                 ),
                 caches=site_cache,
                 spool=str(folder / TRANSFERS_FOLDER),

@@ -122,6 +122,8 @@ class FileWork:
             _set(self.pins, part.owner, int(part.pinned), key)
         if part.stale:
             takes(self.keys, Register.STALE, key)
+        if part.size_bytes is not None:
+            self.row.expected_bytes = part.size_bytes
         if part.wish is not None:
             self.row.used_at = max(self.row.used_at or 0.0, event.time)
 
@@ -130,6 +132,8 @@ class FileWork:
         row, keys = self.row, self.keys
         latest = max((each for each in _STATES if each in keys), key=lambda each: keys[each], default=None)
         row.state = _STATES[latest] if latest is not None else ""
+        if row.state in ("", "removed") and self.current_wishes():
+            row.state = "wished"
         row.stale = int(_is_later(keys, Register.STALE, Register.CONTENT, Register.REMOVED))
         row.wish = _WISHES[max(self.current_wishes().values(), default=0)]
         row.pinned = len(self.current_pins())

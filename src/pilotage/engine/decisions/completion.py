@@ -7,6 +7,7 @@ import msgspec
 from pilotage.engine.decisions.job_lifecycle import end_by_failure, end_others, ends_the_job
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.eviction import release_inputs
+from pilotage.engine.files.keeping import retain_outputs
 from pilotage.engine.files.storing import await_copies, candidate_of
 from pilotage.engine.retry.policy import UNHEARD, Failure, Verdict, failure_of, signature, verdict
 from pilotage.engine.state.clock import Due
@@ -42,7 +43,10 @@ def grant_succeeded(state: EngineState) -> None:
         if job.stores and template_of(job, number).stores_outputs and await_copies(state, job, work, first):
             continue
         epoch = job.epoch_of(number) if job.epochs else 1
+        made_at = work.made_at
         state.log.write_of(_GRANTED, job, number, first, epoch)
+        if made_at:
+            retain_outputs(state, job, number, first, made_at=made_at)
         if job.files is not None:
             release_inputs(state, job, number)
         if job.special and ends_the_job(job, number, 0):

@@ -1,3 +1,14 @@
 """Brings files to sites before packages start there, keeps them as long as asked, and stores and disposes of outputs."""
 
-__all__ = ["affinity", "disposal", "eviction", "fold_files", "prefetch", "purging", "queries", "restoring", "storing"]
+__all__ = [
+    "affinity",
+    "disposal",
+    "eviction",
+    "fold_files",
+    "keeping",
+    "prefetch",
+    "purging",
+    "queries",
+    "restoring",
+    "storing",
+]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.state.caches import WISH_NAMES, CachedFile, Fault, FileState, SiteCache
+from pilotage.engine.state.caches import (
+    WISH_NAMES,
+    CachedFile,
+    Fault,
+    FileState,
+    SiteCache,
+    WishedFile,
+    Wishes,
+    is_output,
+)
 from pilotage.engine.state.clock import Due
 from pilotage.engine.transitions.file_needs import claim_again, file_came, file_went, want_again
 from pilotage.engine.transitions.site_observations import schedule_site_record
 from pilotage.model.events import file_payloads
 from pilotage.model.events.events import Event
-from pilotage.model.events.file_payloads import FailedFetch
+from pilotage.model.events.file_payloads import FailedFetch, Retention
 
 PERMANENT = frozenset({"not-in-store", "missing", "credential-expired", "access-denied"})
 """Reasons that another try does not change: a person must act. They say nothing of the site."""
@@ -30,11 +41,25 @@ def on_fetches_ordered(state: EngineState, event: Event, data: file_payloads.Fet
         entry.since, entry.software = event.time, each.software
         if each.wish is not None:
             entry.wishes = state.files.with_wish(entry.wishes, each.owner, WISH_NAMES.index(each.wish))
+        wished = cache.wished.get(locator)
+        if wished is not None:
+            entry.wishes = state.files.shared(_greatest(entry.wishes, wished.wishes))
+        if is_output(locator):
+            cache.wished[locator] = WishedFile(size_bytes=size_bytes, wishes=entry.wishes)
         cache.by_key[each.key] = locator
         cache.ordered_bytes += size_bytes
         cache.unsized += not size_bytes
         cache.wanted.pop(locator, None)
+        cache.to_bring.pop(locator, None)
         cache.unclaim(locator)
+
+
+def _greatest(*wishes: Wishes) -> dict[str, int]:
+    """The greatest wish of each owner."""
+    found: dict[str, int] = {}
+    for owner, wish in chain(*wishes):
+        found[owner] = max(wish, found.get(owner, 0))
+    return found
 
 
 def _leave(cache: SiteCache, entry: CachedFile) -> None:
@@ -64,6 +89,7 @@ def on_files_fetched(state: EngineState, event: Event, data: file_payloads.Files
         entry.sha256, entry.version, entry.stale = each.sha256, each.version, False
         cache.used_bytes += each.size_bytes
         cache.to_check[each.locator] = None
+        cache.wished.pop(each.locator, None)
         file_came(state, cache, each.locator)
     if data.files and (site := state.sites.by_name.get(cache.name)) is not None:
         state.selection.operations_completed(site.name, 1)  # one for all of them: a job may have a million small files
@@ -108,6 +134,7 @@ def on_retention_set(state: EngineState, event: Event, data: file_payloads.Reten
     for each in data.files:
         entry = cache.entries.get(each.locator)
         if entry is None:
+            _wish_for(state, cache, each)
             continue
         if each.released:
             entry.wishes = state.files.shared({owner: wish for owner, wish in entry.wishes if owner != each.owner})
@@ -118,6 +145,21 @@ def on_retention_set(state: EngineState, event: Event, data: file_payloads.Reten
             entry.pins = tuple(sorted(pins))
         entry.stale |= each.stale
         cache.to_check[each.locator] = None
+
+
+def _wish_for(state: EngineState, cache: SiteCache, said: Retention) -> None:
+    """A wish, or its end, for a file that is not there."""
+    wished = cache.wished.get(said.locator) or WishedFile()
+    if said.released:
+        wished.wishes = state.files.shared({owner: wish for owner, wish in wished.wishes if owner != said.owner})
+    if said.wish is not None:
+        wished.wishes = state.files.with_wish(wished.wishes, said.owner, WISH_NAMES.index(said.wish))
+        cache.wished[said.locator] = wished
+        cache.to_bring[said.locator] = None
+    if said.size_bytes is not None:
+        wished.size_bytes = said.size_bytes
+    if not wished.wishes:
+        cache.wished.pop(said.locator, None)
 
 
 def on_removals_ordered(state: EngineState, event: Event, data: file_payloads.RemovalsOrdered) -> None:
@@ -150,6 +192,7 @@ def on_cached_files_removed(state: EngineState, event: Event, data: file_payload
             continue
         _leave(cache, entry)
         cache.faults.pop(locator, None)
+        cache.wished.pop(locator, None)
         cache.to_check.pop(locator, None)
         if entry.state == FileState.PRESENT:
             file_went(state, cache, locator, entry.size_bytes)

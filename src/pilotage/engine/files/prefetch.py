@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.eviction import make_space
+from pilotage.engine.files.keeping import order_wished, wish_again
 from pilotage.engine.state.caches import WISH_NAMES, FileState, SiteCache, covers, name_in_cache
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus
 from pilotage.engine.state.sites import SiteState
@@ -86,7 +87,9 @@ def record_file_reports(state: EngineState) -> None:
             _write(state, cache, failed, lambda files: file_payloads.FetchesFailed(files=files))
         if cache.gone:
             gone, cache.gone = [*cache.gone], {}
+            stale = [entry for each in gone if (entry := cache.entries.get(each)) is not None and entry.stale]
             _write(state, cache, gone, lambda locators: file_payloads.CachedFilesRemoved(locators=locators))
+            wish_again(state, cache, stale)
 
 
 def _write(
@@ -121,6 +124,8 @@ def order_fetches(state: EngineState) -> None:
         site = state.sites.by_name.get(cache.name)
         if cache.wanted and site is not None and not site.removed:
             _order(state, site, cache)
+        if cache.to_bring and site is not None and not site.removed:
+            order_wished(state, cache, site.site.cache_bytes)
         if cache.to_retain:
             _retain(state, cache)
 
@@ -301,6 +306,8 @@ def retry_fetches(state: EngineState, name: str) -> None:
         failed = entry is not None and entry.state == FileState.FAILED and not fault.given_up
         if failed and fault.retry_at <= state.clock.now:
             want_again(cache, locator)
+            if locator in cache.wished and locator not in cache.wanted:
+                cache.to_bring[locator] = None
 
 
 def hold_without_files(state: EngineState) -> None:

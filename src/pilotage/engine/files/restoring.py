@@ -8,16 +8,21 @@ from pilotage.book.fold.cached_files import read_cached_file
 from pilotage.book.rows.rows import CachedFileRow
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.fold_files import note_fault
-from pilotage.engine.state.caches import FILE_STATES, CachedFile, FileState
+from pilotage.engine.state.caches import FILE_STATES, CachedFile, FileState, WishedFile, is_output
 from pilotage.model.events.file_payloads import FailedFetch
 from pilotage.model.exchange.operations import FetchFile, RemoveFile
 
 
 def restore_files(state: EngineState, rows: Iterable[CachedFileRow]) -> None:
     """Restore the files of all caches, before any job; the one that was used first is the first to go."""
-    found = [read_cached_file(row) for row in rows if row.state in FILE_STATES]
+    found = [read_cached_file(row) for row in rows if row.state in FILE_STATES or row.state == "wished"]
     for each in sorted(found, key=lambda file: (file.used_at, file.locator)):
         cache = state.files.at(each.site)
+        if each.state == "wished" or (is_output(each.locator) and each.state in ("ordered", "failed")):
+            cache.wished[each.locator] = WishedFile(size_bytes=each.size_bytes, wishes=state.files.shared(each.wishes))
+        if each.state == "wished":
+            cache.to_bring[each.locator] = None
+            continue
         entry = cache.entries[each.locator] = CachedFile(
             locator=each.locator,
             key=each.key,

@@ -268,7 +268,7 @@ def on_outputs_staged(
     if (found := _reported_attempt(job, number, event)) is not None:
         _inform_guard(state, found[1], data.manifest)
         learn(job, found[1], (), state.clock.wall_time)
-        _succeed(state, job, *found)
+        _succeed(state, job, *found, data.manifest)
 
 
 def _inform_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
@@ -277,8 +277,17 @@ def _inform_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[
         state.output_guard.made(attempt.ref, manifest or ())
 
 
-def _succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: AttemptState) -> None:
+def _succeed(
+    state: EngineState,
+    job: JobState,
+    work: ActivePackage,
+    attempt: AttemptState,
+    manifest: Sequence[OutputFile] | None,
+) -> None:
     tried, number = attempt.ref.attempt, attempt.number
+    if job.retains and template_of(job, number).retains_outputs:
+        work.made_at = {**work.made_at, tried: attempt.site.name}
+        state.output_keeper.made(attempt.ref, manifest or ())
     work.remove(tried)
     free_slot(state, attempt, "success")
     work.candidates += (tried,)
@@ -313,7 +322,7 @@ def on_attempt_finished(
             learn_start(job, speaker, attempt, phases)
         if len(phases) != 1 or phases[0].phase != "application":
             score_phases(state, attempt, phases, succeeded=True)
-        _succeed(state, job, work, attempt)
+        _succeed(state, job, work, attempt, data.manifest)
         return
     work.remove(attempt.ref.attempt)
     lost = attempt.lost_reason if attempt.lost else None

@@ -76,6 +76,11 @@ def covers(wishes: Wishes, owner: str, wish: int) -> bool:
     return False
 
 
+def is_output(locator: str) -> bool:
+    """Whether a file is an output of a job of this service: it is brought for its wish alone."""
+    return locator.startswith("job:")
+
+
 def name_in_cache(locator: str, key: str) -> str:
     """The name of a file in the cache folder, with its subfolder: it never contains a user's text.
 
@@ -83,6 +88,18 @@ def name_in_cache(locator: str, key: str) -> str:
     """
     digest = sha256(f"{locator}\0{key}".encode()).hexdigest()
     return f"{digest[:2]}/{digest}"
+
+
+class WishedFile(msgspec.Struct, kw_only=True, eq=False):
+    """An output of a job that is to be kept in the cache of a site, and is not there yet."""
+
+    size_bytes: int = 0  # 0: unknown
+    wishes: Wishes = ()
+
+    @property
+    def wish(self) -> int:
+        """The greatest wish of all owners; none: it need not come."""
+        return max((each for _, each in self.wishes), default=-1)
 
 
 class Fault(msgspec.Struct, kw_only=True, eq=False):
@@ -115,12 +132,14 @@ class SiteCache:
         "not_fetched",
         "ordered_bytes",
         "removing_bytes",
+        "to_bring",
         "to_check",
         "to_retain",
         "unsized",
         "used_bytes",
         "waiting",
         "wanted",
+        "wished",
     )
 
     def __init__(self, name: str) -> None:
@@ -137,6 +156,7 @@ class SiteCache:
         self.wanted: dict[
             str, tuple[JobState, int]
         ] = {}  # to be ordered → the first job that needs it, and its number there
+        self.wished: dict[str, WishedFile] = {}  # outputs of jobs that are to be kept here, until they have come
         # Where space is limited: reserved packages that wait for it, in their order; those whose missing files all have
         # space; and these files, as far as they are not on their way. So no two packages wait for each other's space.
         self.line: dict[ActivePackage, None] = {}
@@ -146,6 +166,7 @@ class SiteCache:
         self.blocked_since: float | None = None  # since when the first package in line waits, in engine time
         self.idle: OrderedDict[str, None] = OrderedDict()  # files without a need: the longest first; checked when used
         # Left for the next decision.
+        self.to_bring: dict[str, None] = {}  # those of the wished files that are neither there nor on their way
         self.to_check: dict[str, None] = {}  # files that may have to go
         self.to_retain: dict[tuple[str, str], int] = {}  # locator and owner → a wish that is not recorded yet
         self.arrived: list[FetchedFile] = []

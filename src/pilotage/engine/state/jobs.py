@@ -56,6 +56,7 @@ _MADE = (PackageStatus.DONE, PackageStatus.ABORTED)
 
 
 _NO_ATTEMPTS: Mapping[int, AttemptState] = MappingProxyType({})
+_NOWHERE: Mapping[int, str] = MappingProxyType({})
 _NO_FAILURES: Mapping[int, Failure] = MappingProxyType({})
 
 
@@ -86,6 +87,7 @@ class ActivePackage(msgspec.Struct, eq=False):
     lacks: int = 0  # while it is reserved: files that are not at its site yet
     storing: int = 0  # the candidate whose outputs are being copied to stores
     stored: int = 0  # the candidate whose outputs are all there
+    made_at: Mapping[int, str] = _NOWHERE  # candidates whose outputs may be kept there → the site where they ran
 
     def add(self, number: int, attempt: AttemptState) -> None:
         """Add an active attempt."""
@@ -106,6 +108,7 @@ class ActivePackage(msgspec.Struct, eq=False):
     def forget(self) -> None:
         """Clear everything of this epoch."""
         self.attempts, self.failures, self.candidates = _NO_ATTEMPTS, _NO_FAILURES, ()
+        self.made_at = _NOWHERE
 
     @property
     def idle(self) -> bool:
@@ -286,6 +289,7 @@ class JobState:
         "ready_since",
         "released_at",
         "reservations",
+        "retains",
         "run_times",
         "running_in",
         "satisfied",
@@ -321,6 +325,7 @@ class JobState:
         self.feeds_late = bytearray()
         self.disposed = bytearray()  # by package: its deletable outputs were removed; empty: no template has any
         self.stores = False  # some outputs are copied to stores before they are granted
+        self.retains = False  # some outputs may be kept in the caches of sites
         self.files: JobFiles | None = None  # that its packages need at their sites
         self.busy = bytearray()  # counted against the limits of category and owner
         self.waits: array[int] = array("i")
@@ -379,6 +384,7 @@ class JobState:
         self.finals = _finals(plan)
         self.finals_left = sum(self.status[number] < PackageStatus.DROPPED for number in self.finals)
         self.special = bool(self.finals) or aborting
+        self.retains = any(each.retains_outputs for each in plan.templates)
         self.stores = any(each.stores_outputs for each in plan.templates)
         if any(each.disposes_outputs for each in plan.templates):
             self.disposed.extend(bytes(plan.count - len(self.disposed)))

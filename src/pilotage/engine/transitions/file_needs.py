@@ -162,8 +162,10 @@ def forgive(state: EngineState, job: JobState) -> None:
     if job.files is None:
         return
     for cache in state.files.caches.values():
-        for fault in cache.faults.values():
+        for locator, fault in cache.faults.items():
             if fault.given_up:
+                if locator in cache.wished:
+                    cache.to_bring[locator] = None
                 fault.given_up, fault.failures, fault.retry_at = False, 0, state.clock.now
                 fault.held = {}
 

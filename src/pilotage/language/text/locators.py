@@ -115,6 +115,11 @@ def locator_of(locator: str, name: str) -> str:
     return locator + quote(name, errors="surrogateescape")
 
 
+def job_locator(job: str, name: str) -> str:
+    """The locator of an output of a job of this service, by its name in the manifest."""
+    return locator_of(f"job:{job}/", name)
+
+
 def name_in_locator(locator: str) -> str:
     """The last part of a locator, decoded: the name of its file."""
     last = locator.rstrip("/")

@@ -77,9 +77,13 @@ class FetchesFailed(Payload, frozen=True, kw_only=True):
 
 
 class Retention(Part, frozen=True, kw_only=True):
-    """How long a cached file is kept: a wish of a job, a release by its owner, or a pin of a person."""
+    """How long a cached file is kept: a wish of a job, a release by its owner, or a pin of a person.
+
+    A file that is wished and not there is to be brought.
+    """
 
     locator: Locator
+    size_bytes: Count | None = None  # of a file that is not there
     wish: WishName | None = None
     released: bool = False  # the wishes of this owner no longer hold
     pinned: bool | None = None

@@ -24,6 +24,15 @@ class Wish(IntEnum):
     RETAIN_INDEFINITELY = 2  # stays until its owner releases it
 
 
+class RetainedOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """An output that is kept in the cache of the site where it was made."""
+
+    locator: str
+    size_bytes: int
+    sha256: str
+    wish: Wish
+
+
 class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a job that are brought to sites before its packages start there, by number."""
 

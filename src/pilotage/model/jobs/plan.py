@@ -46,6 +46,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     locators: tuple[str, ...] = ()  # of its inputs and outputs; `…*`: only the prefix is known
     stores_outputs: bool = False  # some of its outputs are copied to stores before they are granted
     disposes_outputs: bool = False  # some of its outputs are removed after their last consumer
+    retains_outputs: bool = False  # some of its outputs may be kept in the cache of the site where they were made
 
 
 class LatePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -130,12 +130,6 @@ def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str
 def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:
     for given in binary.inputs:
         yield from _of_input(given)
-    for output in binary.outputs:
-        if "retain-temporarily" in output.dispositions:
-            yield (
-                f"disposition `retain-temporarily` of the output {output.name or output.expression!r}",
-                "leave it out: outputs are kept in the job's tree",
-            )
 
 
 def _of_input(given: InputFile) -> Iterator[tuple[str, str]]:

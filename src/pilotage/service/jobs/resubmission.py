@@ -174,6 +174,12 @@ def origin_of(journal: Journal, row: JobRow) -> Origin | None:
     return _read(journal, row, ORIGIN, _origin)
 
 
+def folder_of(journal: Journal, row: JobRow) -> str | None:
+    """The folder of a job that runs or ran here."""
+    origin = origin_of(journal, row)
+    return origin.folder if origin is not None else None
+
+
 def superseded_by(job: str, *, how: str) -> str:
     """The message for a job whose document was submitted again."""
     return f"{SUPERSEDED} {job}: its document was submitted again {how}"

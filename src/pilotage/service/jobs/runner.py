@@ -82,6 +82,7 @@ from pilotage.service.sites.pool import SiteConnection, SiteWorkers, expected_at
 from pilotage.service.sites.worker import AtSite, unknown_at
 from pilotage.service.transfers.file_orders import FileOrders, MakesTransfers
 from pilotage.service.works.consumed import InputsInPlace, description, undescribed_inputs
+from pilotage.service.works.kept_outputs import KeptOutputs
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import EarlierResult, adopt
 from pilotage.service.works.site_files import NO_SITE, FilesAtSites
@@ -499,6 +500,7 @@ class Runner:
         )
         self._core = core
         self._claims.watch(core.engine)
+        core.engine.state.output_keeper = KeptOutputs(self._jobs.get, self._manifests)
         mended = sum([self._commit_handler.recover(core.engine, job) for job in core.engine.state.jobs.by_id])
         if core.engine.state.jobs.by_id:
             unfinished = len(unfinished_jobs(core.engine))

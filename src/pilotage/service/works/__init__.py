@@ -5,6 +5,8 @@ __all__ = [
     "consumed",
     "documents_beside",
     "estimates",
+    "job_files",
+    "kept_outputs",
     "manifests",
     "reuse",
     "run_history",
