@@ -14,6 +14,7 @@ from pilotage.ports.job_tree import StoreError
 from pilotage.ports.store import FoundStore, MakesStore, Store
 
 if TYPE_CHECKING:
+    from pilotage.book.rows.rows import JobRow
     from pilotage.service.jobs.refusals import KnownStores
 
 StoreOf = Callable[[str], Store]
@@ -89,13 +90,20 @@ def open_stores(settings: Settings) -> StoreRegistry:
     return StoreRegistry(settings.stores, archive=settings.files.archive)
 
 
-def known_stores(settings: Settings, *, may_read: Callable[[str, str], bool] | None = None) -> KnownStores:
-    """What submissions are checked against: the archive stores of the settings, the installed stores, and the contents."""
+def known_stores(
+    settings: Settings,
+    *,
+    may_read: Callable[[str, str], bool] | None = None,
+    find_job: Callable[[str], JobRow | None] | None = None,
+) -> KnownStores:
+    """What submissions are checked against: the archive stores of the settings, installed stores, contents, and jobs."""
     from pilotage.service.jobs.refusals import KnownStores  # which needs numpy
 
     urls = {each.name: each.url for each in settings.stores}
     archives = tuple(urls[name] for name in settings.files.archive if name in urls)
-    return KnownStores(archives=archives, installed=lambda: adapter_names("pilotage.stores"), may_read=may_read)
+    return KnownStores(
+        archives=archives, installed=lambda: adapter_names("pilotage.stores"), may_read=may_read, find_job=find_job
+    )
 
 
 def _covers(url: Locator, locator: Locator) -> bool:

@@ -17,7 +17,15 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.packages import list_in, located_files
 from pilotage.language.expansion.software import find_software
-from pilotage.language.text.locators import cached_part, is_folder, locator_of, origin_of, scheme_of
+from pilotage.language.text.locators import (
+    OF_JOB,
+    cached_part,
+    is_folder,
+    job_of,
+    locator_of,
+    origin_of,
+    scheme_of,
+)
 from pilotage.language.text.names import tidy_name, tidy_names
 from pilotage.language.text.templates import Values, literal_text, render_column
 from pilotage.model.jobs.definition import Archive, Definition, InputFile, OutputFile
@@ -129,6 +137,21 @@ def _uses(expansion: Expansion) -> list[_Use]:
             for each in archives_of(block, expansion.definition)
         )
     return uses
+
+
+def jobs_read(expansion: Expansion) -> set[str]:
+    """The jobs whose files are named by the locators of a job's inputs; of late stages, as far as they are known now."""
+    found: set[str] = set()
+    for block in (*expansion.blocks, *expansion.late_blocks):
+        for given in _brought(block):
+            begins = next(iter(block.bound(given.locator).parts), "")
+            if not isinstance(begins, str):  # a value brings the scheme
+                found.update(job for part in locators_in_parts(block, given) for each in part if (job := job_of(each)))
+            elif begins.startswith(OF_JOB):
+                many = "/" not in begins
+                parts = locators_in_parts(block, given) if many else [[begins]]
+                found.update(job_of(each) for part in parts for each in part)
+    return found
 
 
 def _of_archive(archive: Archive) -> InputFile:

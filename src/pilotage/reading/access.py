@@ -182,6 +182,11 @@ def may(principal: Principal, right: Right, job: JobRow) -> bool:
     return job.access not in ("", "[]") and _is_granted(principal, right, _rules.decode(job.access))
 
 
+def owner_may_read(owner: str, job: JobRow) -> bool:
+    """Whether the jobs of an owner may read the files of a job; the groups of an owner are not known."""
+    return may(Principal(user=owner), "read", job)
+
+
 def may_use_record(principal: Principal, right: Right, record: JobRecord | Deletion) -> bool:
     """Whether a principal has a right on the record of a job, or had it when that was deleted: by the access list that it carries."""
     if principal.is_bound:

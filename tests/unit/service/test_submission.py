@@ -175,15 +175,14 @@ def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, m
 
 SUBJOB = ("subjob: other.yaml", "subjob: other.yaml")
 REFUSED = [
-    ("inputs: [{name: a, acquisition: prefetch}]", "acquisition: prefetch of the input 'a' without a locator"),
     ("inputs: [{name: a, acquisition: none, locator: /far/a}]", "acquisition: none of the input 'a' with a locator"),
     ("inputs: [{name: a, disposition: deletable}]", "disposition `deletable` of the input 'a'"),
     ("inputs: [{name: a, disposition: release}]", "disposition `release` of the input 'a'"),
     ("inputs: [{name: x, locator: 'lfn:/grid/x'}]", "no store has the locator 'lfn:/grid/x' of the input 'x'"),
     ("outputs: [{name: b, locator: 'sam://st/b'}]", "no store has the locator 'sam://st/b' of the output 'b'"),
     (
-        "outputs: [{name: b, dispositions: [retain-temporarily]}]",
-        "disposition `retain-temporarily` of the output 'b'",
+        "inputs: [{name: a, disposition: retain-temporarily}], outputs: ['{n}.dat'], each: {n: 1..2}",
+        "disposition `retain-temporarily` of the input 'a', which no package of the job makes",
     ),
     ("early_start: true", "early_start"),
     ("environment: {setting: {queue: long}}", "the setting queue of a package"),

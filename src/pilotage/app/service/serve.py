@@ -105,7 +105,9 @@ def backend_for(
         )
         configured = reader.changed() or ()
         content = FolderContent(folder)
-        known = known_stores(settings, may_read=lambda sha256, user: content.is_held(sha256, by=user))
+        known = known_stores(
+            settings, may_read=lambda sha256, user: content.is_held(sha256, by=user), find_job=journal.job
+        )
         stores = open_job_stores(folder, learning=lambda index: GrantedFiles(journal, index).learn)
         job_files = JobFiles(journal, stores.tree, folder_of=partial(folder_of, journal))
         accesses, agent_sites = split_connections(connect_sites(configured))

@@ -115,9 +115,19 @@ def locator_of(locator: str, name: str) -> str:
     return locator + quote(name, errors="surrogateescape")
 
 
+OF_JOB = "job:"
+"""How the locators of the outputs of jobs of this service begin: `job:JOB/NAME`."""
+
+
 def job_locator(job: str, name: str) -> str:
-    """The locator of an output of a job of this service, by its name in the manifest."""
-    return locator_of(f"job:{job}/", name)
+    """The locator of an output of a job, by its name in the manifest."""
+    return locator_of(f"{OF_JOB}{job}/", name)
+
+
+def job_of(locator: str) -> str:
+    """The job of which a file is an output, also of one in the cache of a site; empty for any other file."""
+    origin = origin_of(locator)
+    return origin[len(OF_JOB) :].partition("/")[0] if origin.startswith(OF_JOB) else ""
 
 
 def name_in_locator(locator: str) -> str:

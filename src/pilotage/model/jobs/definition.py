@@ -114,9 +114,9 @@ class OutputFile(Value, frozen=True, kw_only=True):
         tuple[Disposition, ...],
         _doc(
             "What is done with it, in any combination: `forward` (to later packages), `store` (copied to stores, and verified,"
-            " before the package counts as done), and one of `retain-indefinitely` (kept in the job's tree) and `deletable`"
-            " (removed after its last consumer). Default: forwarded, and kept in the job's tree. `retain-temporarily` is not"
-            " supported yet."
+            " before the package counts as done), and one of `retain-indefinitely` (also kept in the cache of the site where it"
+            " is made, until its owner releases it), `retain-temporarily` (the same, until space is needed) and `deletable`"
+            " (removed after its last consumer). Default: forwarded, and kept in the job's tree."
         ),
     ] = ()
 

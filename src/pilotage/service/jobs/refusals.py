@@ -11,17 +11,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pilotage.book.rows.rows import JobRow
 from pilotage.language import Expansion
+from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.expansion.software import described_settings
+from pilotage.language.file_plan import jobs_read
 from pilotage.language.named_files import wanted_column
 from pilotage.language.stored_outputs import archives_beside
 from pilotage.language.text.locators import CONTENT, SCHEMES, scheme_of, shown_locator
+from pilotage.language.text.patterns import can_both_match
 from pilotage.language.text.templates import parse_template
 from pilotage.model.errors import Problem, did_you_mean
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
+from pilotage.reading.access import owner_may_read
 from pilotage.service.works.stored_copies import contents_named
 
 _SHOWN_MAX = 20
@@ -31,6 +36,7 @@ def refusals(definition: Definition, *, file: str, stores: KnownStores | None = 
     """The fields of a definition that are not supported yet, or need stores that are not there, with their places in words."""
     known = stores or KnownStores()
     found = []
+    made = _made_by(definition) if _wishes_anything(definition) else []
     for number, stage in enumerate(definition.stages, start=1):
         where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
         for line in stage.lines:
@@ -39,7 +45,7 @@ def refusals(definition: Definition, *, file: str, stores: KnownStores | None = 
                 hint = "leave it out: a line starts when its inputs are complete"
                 found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
             for package in line.packages:
-                for field, why in (*_of_package(package), *_of_settings(definition, package)):
+                for field, why in (*_of_package(package, made), *_of_settings(definition, package)):
                     message = f"{where}: {field} is not supported yet"
                     found.append(Problem(file=file, code="not-supported", message=message, hint=why))
                 for message, why in _of_stores(package, known):
@@ -83,7 +89,7 @@ def _feeds_others(plan: JobPlan, producer: int, final: NDArray[np.bool_]) -> boo
     return False
 
 
-def _of_package(package: Package) -> Iterator[tuple[str, str]]:
+def _of_package(package: Package, made: Sequence[str]) -> Iterator[tuple[str, str]]:
     if package.resources.nodes > 1 and package.container is not None:
         yield (
             f"container of a package of {package.resources.nodes} nodes",
@@ -98,7 +104,7 @@ def _of_package(package: Package) -> Iterator[tuple[str, str]]:
     if package.scripts.hold is not None:
         yield "scripts.hold", "subscribe to the event of the hold instead"
     for binary in package.binaries:
-        yield from _of_binary(binary)
+        yield from _of_binary(binary, made)
 
 
 _SETTINGS = {
@@ -127,26 +133,53 @@ def _of_settings(definition: Definition, package: Package) -> Iterator[tuple[str
     yield from ((f"the setting {name} of a package", why) for name, why in _SETTINGS.items() if name in given)
 
 
-def _of_binary(binary: Binary) -> Iterator[tuple[str, str]]:
+def _of_binary(binary: Binary, made: Sequence[str]) -> Iterator[tuple[str, str]]:
     for given in binary.inputs:
-        yield from _of_input(given)
+        yield from _of_input(given, made)
 
 
-def _of_input(given: InputFile) -> Iterator[tuple[str, str]]:
-    if given.acquisition == "prefetch" and not given.locator:
-        yield (
-            f"acquisition: prefetch of the input {given.name!r} without a locator",
-            "files of the folder come with the package: leave it out, or say where the file is",
-        )
+def _wishes_anything(definition: Definition) -> bool:
+    return any(
+        given.disposition
+        for stage in definition.stages
+        for line in stage.lines
+        for package in line.packages
+        for binary in package.binaries
+        for given in binary.inputs
+    )
+
+
+def _made_by(definition: Definition) -> list[str]:
+    """Patterns of all files that packages of a job may make."""
+    outputs = [
+        output
+        for stage in definition.stages
+        for line in stage.lines
+        for package in line.packages
+        for binary in package.binaries
+        for output in binary.outputs
+    ]
+    names = [each.name or (f"{each.folder}/**" if each.folder else "**") for each in outputs]
+    return [general_pattern(parse_template(name)) for name in dict.fromkeys(names)]
+
+
+def _of_input(given: InputFile, made: Sequence[str]) -> Iterator[tuple[str, str]]:
     if given.acquisition == "none" and given.locator:
         yield (
             f"acquisition: none of the input {given.name!r} with a locator",
             "leave acquisition out: the file is brought to the site",
         )
-    if given.disposition in ("retain-temporarily", "deletable", "release") and not (given.locator and given.brought):
+    if given.disposition in ("", "retain-indefinitely") or (given.locator and given.brought):
+        return
+    if given.disposition == "release" or given.locator:
         yield (
             f"disposition `{given.disposition}` of the input {given.name!r}, which is not brought to a site,",
-            "let the output of the package that makes it be `deletable`, or leave it out",
+            "give it the locator that it has in the cache of the site: see `pilotage files list`",
+        )
+    elif not any(can_both_match(general_pattern(parse_template(given.name)), each) for each in made):
+        yield (
+            f"disposition `{given.disposition}` of the input {given.name!r}, which no package of the job makes,",
+            "leave it out: pilotage never removes files that it did not make",
         )
 
 
@@ -157,6 +190,7 @@ class KnownStores(NamedTuple):
     """The stores that a service has: the URLs of those that outputs are archived to, and the schemes of installed ones."""
 
     archives: Sequence[str] | None = None  # None: not known here
+    find_job: Callable[[str], JobRow | None] | None = None  # for the files of jobs; none: not known here
     installed: Callable[[], Collection[str]] = tuple  # asked for only if a scheme is not built in, since it takes time
     may_read: Callable[[str, str], bool] | None = (
         None  # whether a user holds a content, by sha256; None: not known here
@@ -178,6 +212,24 @@ def unreadable_contents(expansion: Expansion, *, owner: str, file: str, stores: 
         )
         for sha256 in lacking[:_SHOWN_MAX]
     ]
+
+
+def others_files_refused(expansion: Expansion, *, owner: str, stores: KnownStores | None, file: str) -> list[Problem]:
+    """Files of jobs that do not exist, or that the owner of the job may not read."""
+    found: list[Problem] = []
+    find_job = stores.find_job if stores is not None else None
+    if find_job is None:
+        return found
+    for job in sorted(jobs_read(expansion)):
+        row = find_job(job)
+        if row is None or row.place == "purged":
+            message = f"no job of this service has the id {job!r}, whose files are inputs"
+            found.append(Problem(file=file, code="unknown-job", message=message, hint="see: pilotage query"))
+        elif not owner_may_read(owner, row):
+            message = f"{owner} may not read the job {job}, whose files are inputs"
+            hint = f"ask {row.owner} for access to it" if row.owner else "ask its owner for access to it"
+            found.append(Problem(file=file, code="not-allowed", message=message, hint=hint))
+    return found
 
 
 def _of_stores(package: Package, stores: KnownStores) -> Iterator[tuple[str, str]]:

@@ -54,6 +54,7 @@ from pilotage.service import messages
 from pilotage.service.jobs.refusals import (
     KnownStores,
     endings_refused,
+    others_files_refused,
     refusals,
     refuse_unwritable,
     unreadable_contents,
@@ -264,6 +265,8 @@ def check_submission(
     unknown = _unknown_executors(definition, executors) if executors else ()
     expansion = expand_recorded(without_executors(definition, unknown), submission.lists, file)
     if faults := unreadable_contents(expansion, owner=owner or submission.owner, file=file, stores=stores):
+        raise DocumentError(faults)
+    if faults := others_files_refused(expansion, owner=owner or submission.owner, file=file, stores=stores):
         raise DocumentError(faults)
     origin = Origin(
         folder=submission.folder,
