@@ -268,7 +268,9 @@ def on_outputs_staged(
     if (found := _reported_attempt(job, number, event)) is not None:
         _inform_guard(state, found[1], data.manifest)
         learn(job, found[1], (), state.clock.wall_time)
-        _succeed(state, job, *found, data.manifest)
+        if job.retains:
+            _inform_keeper(state, job, *found, data.manifest)
+        _succeed(state, job, *found)
 
 
 def _inform_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[OutputFile] | None) -> None:
@@ -277,17 +279,16 @@ def _inform_guard(state: EngineState, attempt: AttemptState, manifest: Sequence[
         state.output_guard.made(attempt.ref, manifest or ())
 
 
-def _succeed(
-    state: EngineState,
-    job: JobState,
-    work: ActivePackage,
-    attempt: AttemptState,
-    manifest: Sequence[OutputFile] | None,
+def _inform_keeper(
+    state: EngineState, job: JobState, work: ActivePackage, attempt: AttemptState, manifest: Sequence[OutputFile] | None
 ) -> None:
-    tried, number = attempt.ref.attempt, attempt.number
-    if job.retains and template_of(job, number).retains_outputs:
-        work.made_at = {**work.made_at, tried: attempt.site.name}
+    if template_of(job, attempt.number).retains_outputs:
+        work.made_at = {**work.made_at, attempt.ref.attempt: attempt.site.name}
         state.output_keeper.made(attempt.ref, manifest or ())
+
+
+def _succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: AttemptState) -> None:
+    tried, number = attempt.ref.attempt, attempt.number
     work.remove(tried)
     free_slot(state, attempt, "success")
     work.candidates += (tried,)
@@ -322,7 +323,9 @@ def on_attempt_finished(
             learn_start(job, speaker, attempt, phases)
         if len(phases) != 1 or phases[0].phase != "application":
             score_phases(state, attempt, phases, succeeded=True)
-        _succeed(state, job, work, attempt, data.manifest)
+        if job.retains:
+            _inform_keeper(state, job, work, attempt, data.manifest)
+        _succeed(state, job, work, attempt)
         return
     work.remove(attempt.ref.attempt)
     lost = attempt.lost_reason if attempt.lost else None
