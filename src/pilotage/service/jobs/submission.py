@@ -334,6 +334,8 @@ def expand_late_stage(
         raise DocumentError(report.errors)
     if faults := unreadable_contents(grown, owner=owner, file=expansion.definition.job, stores=stores):
         raise DocumentError(faults)
+    if faults := others_files_refused(grown, owner=owner, file=expansion.definition.job, stores=stores):
+        raise DocumentError(faults)
     before = expansion.resolved.lists
     more = {key: names for key, names in grown.resolved.lists.items() if key not in before}
     shapes = shapes_of(grown)
