@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ import pytest
 from pilotage.service.announcement import find_service
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
+from tests.kit.cluster_runs import ssh_for
 from tests.kit.real_runs import Place, place_in, wait_until
 
 PACKAGES = 20
@@ -83,18 +83,6 @@ def served(place: Place, environment: Mapping[str, str]) -> Iterator[None]:
 def queued(cluster: SlurmCluster) -> list[str]:
     """The names of all jobs of the cluster that are not over."""
     return cluster.command("squeue", "--noheader", "--format=%j").split()
-
-
-def ssh_for(server: SshServer, cluster: SlurmCluster, folder: Path) -> Path:
-    """A folder with an `ssh` that has the settings of a user who was there before."""
-    folder.mkdir()
-    configuration = folder / "config"
-    told = " ".join(f"{name}={value}" for name, value in cluster.environment().items())
-    configuration.write_text(f"{server.configuration().read_text()}SetEnv {told}\n")
-    program = folder / "ssh"
-    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {configuration} "$@"\n')
-    program.chmod(0o755)
-    return folder
 
 
 @pytest.mark.parametrize("way", ["pilots here", "bound here", "pilots over ssh", "bound over ssh"])

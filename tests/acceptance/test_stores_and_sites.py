@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler
 from itertools import count
 from pathlib import Path
@@ -20,11 +21,13 @@ from tests.engines.postgres import free_port
 from tests.engines.s3 import S3Server
 from tests.engines.slurm import SlurmCluster
 from tests.engines.sshd import SshServer
-from tests.kit.cluster_runs import SITE, ClusterRun, cluster_run
+from tests.kit.cluster_runs import SITE, ClusterRun, cluster_run, ssh_for
 from tests.kit.real_runs import Place, wait_until
 from tests.kit.web_proxy import Answer, WebProxy
 
 NUMBERS = 20
+MANY = 100  # packages in each of two stages
+FAR = "nantes"
 CREDENTIALS = "[default]\naws_access_key_id = AKIA\naws_secret_access_key = secret\n"
 
 
@@ -50,8 +53,9 @@ class Stores:
     def sftp(self) -> str:
         return f"sftp://{self._ssh.user}@{self._ssh.host}:{self._ssh.port}{self.folder}"
 
-    def settings(self, *, vault: str = "") -> str:
+    def settings(self, *, vault: str = "", vault_ssh: Path | None = None, tries: int = 3) -> str:
         """The stores, of which the S3 server is the first archive; the second is an SFTP server, or another."""
+        configuration = vault_ssh or (None if vault else self._ssh.configuration())
         return f"""\
 [stores.s3]
 url = "s3://{self.bucket}"
@@ -67,7 +71,7 @@ credentials_file = "{self.folder}/credentials"
 
 [stores.vault]
 url = "{vault or self.sftp + "/vault"}"
-{"" if vault else f'ssh_config = "{self._ssh.configuration()}"'}
+{f'ssh_config = "{configuration}"' if configuration else ""}
 
 [stores.lab]
 url = "{self.sftp}/data"
@@ -75,7 +79,7 @@ ssh_config = "{self._ssh.configuration()}"
 
 [files]
 archive = ["tape", "vault"]
-transfer_tries_max = 3
+transfer_tries_max = {tries}
 
 """
 
@@ -100,6 +104,11 @@ stages:
       - "mid-{{n}}.txt"
     outputs: [{{name: "out-{{n}}.txt", dispositions: [store], replicas: 2}}]
 """
+
+    def many(self, constants: str, *, before: str) -> str:
+        """The same job with more packages and another common input, which comes by SFTP."""
+        text = self.document(before=before).replace(f"1..{NUMBERS}", f"1..{MANY}")
+        return text.replace("    inputs:\n", f'    inputs:\n      - {{name: constants.txt, locator: "{constants}"}}\n')
 
     def reads(self, key: str) -> int:
         """How often the content of an object was read, whole or in part."""
@@ -182,6 +191,71 @@ def test_a_network_that_is_cut_and_restored_delays_fetches_and_copies_only(store
     place.ended(process)
     assert stores.proxy.cut_requests == 0
     check_results(place, stores)
+
+
+def test_two_hundred_packages_at_three_sites_outlast_a_cut_network_and_a_killed_store(
+    stores: Stores, cluster: SlurmCluster, ssh_server: SshServer, tmp_path: Path
+) -> None:
+    (stores.folder / "data" / "constants.txt").write_text("constants\n")
+    for number in range(1, MANY + 1):
+        (stores.folder / "data" / f"part {number}.txt").write_text(f"part {number}\n")
+    constants = f"{stores.sftp}/data/constants.txt"
+    entry = {"mode": "pilots", "pilots_max": 1, "idle_seconds": 60}
+    with ExitStack() as stack:
+        vault = stack.enter_context(SshServer())
+        far = stack.enter_context(SlurmCluster("g", nodes=1, cpus=4, hostnames=True))
+        programs = ssh_for(ssh_server, far, tmp_path / "bin")
+        run = stack.enter_context(
+            cluster_run(
+                tmp_path,
+                cluster,
+                entry,
+                slots=2,
+                settings=stores.settings(
+                    vault=f"sftp://{vault.user}@{vault.host}:{vault.port}{stores.folder}/vault",
+                    vault_ssh=vault.configuration(),
+                    tries=8,
+                ),
+                others=[{"name": FAR, "address": ssh_server.address, "folder": tmp_path / "far"}],
+                environment={"PATH": f"{programs}:{os.environ['PATH']}"},
+            )
+        )
+        stack.callback(far.command, "scancel", "--user", str(os.geteuid()))
+        place = run.place
+        both = f"while ! test -e {tmp_path}/go; do sleep 0.05; done; test -s constants.txt"
+        place.document(stores.many(constants, before=both))
+        process = place.begin("run")
+        common = {(site, each) for site in ("local", SITE, FAR) for each in (stores.common, constants)}
+        wait_until(lambda: common <= {*fetched(place)}, "all sites have the common files")
+        (tmp_path / "go").touch()
+        wait_until(lambda: granted(place) >= MANY // 4, "a quarter of the first stage is done")
+        stores.proxy.is_cut = True
+        vault.kill()
+        cut_at, moved_at = len(stores.proxy.asked), len(fetched(place))
+        wait_until(lambda: len(stores.proxy.asked) > cut_at, "something is asked of the store that is cut off")
+        wait_until(lambda: failing(place) >= {"s3", "sftp"}, "transfers with both stores say that they are tried again")
+        vault.start()
+        stores.proxy.is_cut = False
+        place.ended(process)
+        assert moved_at < len(fetched(place))
+        expected = {f"out-{number}.txt": results(number) for number in range(1, MANY + 1)}
+        assert {path.name: path.read_bytes() for path in place.folder.glob("out-*.txt")} == expected
+        assert stores.copies() == [expected, expected]
+        counted = Counter(fetched(place))
+        assert {each: counted[each] for each in common} == dict.fromkeys(common, 1)
+        assert stores.reads("data/common.txt") == 3
+        assert granted(place) == 2 * MANY
+        assert {data["site"] for _, data in site_events(place, "AttemptCreated")} == {"local", SITE, FAR}
+
+
+def granted(place: Place) -> int:
+    """The packages that are done."""
+    return len(site_events(place, "CommitGranted"))
+
+
+def failing(place: Place) -> set[str]:
+    """The schemes of the transfers under way whose last try failed."""
+    return {each["file"].partition(":")[0] for each in place.told("status").get("transfers", []) if each["fault"]}
 
 
 def cut_at_the_fourth_copy(proxy: WebProxy) -> Callable[[BaseHTTPRequestHandler], Answer | None]:

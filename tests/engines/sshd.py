@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from types import TracebackType
 from tests.engines.debian import ensure_programs
 from tests.engines.errors import EngineError
 from tests.engines.postgres import free_port
+from tests.kit.process_batch import signal_tree
 
 START_SECONDS_MAX = 20.0
 _LOOK_SECONDS = 0.02
@@ -67,19 +69,8 @@ class SshServer:
         (self.folder / "sshd_config").write_text(told)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        with (self.folder / "log").open("wb") as said:
-            # In the foreground: it is our child, and ends when it is told to.
-            self._process = subprocess.Popen(
-                [*within, programs["sshd"], "-D", "-e", "-f", str(self.folder / "sshd_config")],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-            )
-        try:
-            self._wait()
-        except BaseException:
-            self.close()
-            raise
+        self._words = [*within, programs["sshd"], "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        self.start()
 
     def __enter__(self) -> SshServer:
         return self
@@ -88,6 +79,24 @@ class SshServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def start(self) -> None:
+        """Start the server, at the port that it had before."""
+        with (self.folder / "log").open("wb") as said:
+            # In the foreground: it is our child, and ends when it is told to.
+            self._process = subprocess.Popen(
+                self._words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def kill(self) -> None:
+        """Kill the server with all of its sessions."""
+        signal_tree(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def close(self) -> None:
         """End the server and remove its folder."""

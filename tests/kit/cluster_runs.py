@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from pilotage.service.announcement import find_service
 from tests.engines.postgres import free_port
 from tests.engines.slurm import SlurmCluster
+from tests.engines.sshd import SshServer
 from tests.kit.real_runs import Place, place_in, wait_until
 
 SITE = "lyon"
@@ -92,13 +94,16 @@ def cluster_run(
     *,
     slots: int = 0,
     settings: str = "",
+    others: Sequence[Mapping[str, Any]] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[ClusterRun]:
     """A service that has a cluster as its site, in an empty folder; `entry` is what its entry says besides, or, with None, does not.
 
-    This computer is a site, too, where it has `slots`. When the block is over nothing of it is left in the queue.
+    This computer is a site, too, where it has `slots`; `others` are the entries of further ones, as far as they differ
+    from the first, and `environment` is what the service needs for them. When the block is over nothing of it is left in the queue.
     """
     (folder / "work").mkdir()
-    with place_in(folder / "work", environment=cluster.environment()) as place:
+    with place_in(folder / "work", environment={**cluster.environment(), **(environment or {})}) as place:
         fields = {
             "name": SITE,
             "kind": "slurm",
@@ -110,8 +115,8 @@ def cluster_run(
             "job_throttle": 100,
             **(entry or {}),
         }
-        lines = "".join(f"    {name}: {value}\n" for name, value in fields.items() if value is not None)
-        (place.folder / "sites.yaml").write_text(f"pilotage: 1\nsites:\n  -\n{lines}")
+        entries = ["".join(_lines(fields)), *("".join(_lines({**fields, **each})) for each in others)]
+        (place.folder / "sites.yaml").write_text("pilotage: 1\nsites:\n" + "".join(f"  -\n{each}" for each in entries))
         run = ClusterRun(place, cluster, slots=slots, settings=settings)
         run.move_service()
         try:
@@ -120,6 +125,22 @@ def cluster_run(
         finally:
             cluster.command("scancel", "--user", str(os.geteuid()))
             wait_until(lambda: not run.queued(), "the cluster ends what is left")
+
+
+def ssh_for(server: SshServer, cluster: SlurmCluster, folder: Path) -> Path:
+    """A folder with an `ssh` that has the settings of a user who was there before."""
+    folder.mkdir()
+    configuration = folder / "config"
+    told = " ".join(f"{name}={value}" for name, value in cluster.environment().items())
+    configuration.write_text(f"{server.configuration().read_text()}SetEnv {told}\n")
+    program = folder / "ssh"
+    program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {configuration} "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
+def _lines(fields: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"    {name}: {value}\n" for name, value in fields.items() if value is not None)
 
 
 @contextmanager
