@@ -23,6 +23,7 @@ import msgspec
 import pytest
 
 from pilotage.agent.site.state_folder import LOCK_FILE
+from pilotage.model.settings.stores import StoreSettings
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.service.announcement import left_behind
 from tests.engines.capsule import CannotIsolate, Capsule
@@ -105,6 +106,7 @@ def far(
     python: str = sys.executable,
     secure: bool = False,
     cache: str = "",
+    stores: Sequence[StoreSettings] = (),
 ) -> Iterator[Far]:
     """All of it, as long as the block runs; the site agent is started by the test."""
     home = root / "ours" / "home"
@@ -116,7 +118,7 @@ def far(
     )
     archive = pack_agent(root / "agent.pyz")
     give_dialect(home)
-    with service_in(home, [entry], secure=secure) as service:
+    with service_in(home, [entry], secure=secure, stores=stores) as service:
         token = root / "token"
         shutil.copyfile(service.token_for(SITE), token)
         token.chmod(0o600)

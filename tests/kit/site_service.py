@@ -17,6 +17,7 @@ import msgspec
 from pilotage.adapters.settings.tls import make_certificates
 from pilotage.app.service.credentials import tokens_of
 from pilotage.model.settings.settings import EngineSection, ServiceSettings, Settings
+from pilotage.model.settings.stores import StoreSettings
 from pilotage.model.sites.entry import SiteEntry
 from tests.engines.postgres import free_port
 from tests.kit.command_line import can_be_typed, typed
@@ -36,6 +37,7 @@ class SiteService:
         secure: bool = False,
         host: str = "127.0.0.1",
         within: Sequence[str] = (),
+        stores: Sequence[StoreSettings] = (),
     ) -> None:
         """Say which sites it has, whether it speaks TLS, and on what address; `within` goes before its commands.
 
@@ -44,6 +46,7 @@ class SiteService:
         self.folder = folder
         self._host = host
         self._within = within
+        self._stores = stores
         self.state = folder / ".pilotage"
         self.port = free_port()
         self._entries = entries
@@ -62,7 +65,8 @@ class SiteService:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         about = {"host": self._host, "port": self.port, "slots": self._slots}
-        told = json.dumps({**about, "entries": msgspec.to_builtins(self._entries)})
+        lists = {"entries": msgspec.to_builtins(self._entries), "stores": msgspec.to_builtins(self._stores)}
+        told = json.dumps(about | lists)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PILOTAGE_")}
         log = (self.folder / "service.out").open("ab")
         with log:
@@ -173,10 +177,11 @@ def service_in(
     secure: bool = False,
     host: str = "127.0.0.1",
     within: Sequence[str] = (),
+    stores: Sequence[StoreSettings] = (),
 ) -> Iterator[SiteService]:
     """A service that runs as long as the block does."""
     folder.mkdir(parents=True, exist_ok=True)
-    service = SiteService(folder, entries, slots=slots, secure=secure, host=host, within=within)
+    service = SiteService(folder, entries, slots=slots, secure=secure, host=host, within=within, stores=stores)
     service.start()
     try:
         yield service
@@ -190,6 +195,7 @@ def _main(told: dict[str, Any]) -> int:
     settings = Settings(
         service=ServiceSettings(host=told["host"], port=told["port"]),
         engine=EngineSection(interval_seconds=1.0, dead_start_seconds=1.0),
+        stores=msgspec.convert(told["stores"], tuple[StoreSettings, ...]),
     )
 
     def started(_: object) -> None:
