@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from pilotage.model.exchange.operations import Accepted, FetchFile, HibernateSite, Hold, Kill, ProbeSite, SubmitPilot
+from pilotage.model.exchange.operations import (
+    Accepted,
+    FetchFile,
+    HibernateSite,
+    Hold,
+    Kill,
+    ProbeSite,
+    Release,
+    SubmitPilot,
+)
 from pilotage.model.exchange.reports import FileNotFetched, Gone, SiteSeen
 from pilotage.service.jobs.stall import JobStall, stall_of
 from pilotage.service.messages import SiteOperationRequest
@@ -70,6 +79,18 @@ def test_a_package_that_is_held_for_a_file_says_for_which_and_why() -> None:
         found = stand(small)
         assert found.stuck == "1.1.1 is held: s3://store/a could not be brought to a (not-in-store): no such key"
         assert found.next_step == f"when it can be fetched: pilotage release {JOB}/1.1.1"
+        small.take(SubmitPilot)
+
+
+def test_a_package_stays_held_for_its_file_when_its_job_is_released() -> None:
+    with Small(site()) as small:
+        small.submit(with_files(bag(1), {"1.1.1": ["s3://store/a"]}))
+        not_fetched(small, reason="not-in-store", message="no such key")
+        told = stand(small).stuck
+        assert "no such key" in told
+        small.ask(Hold(job=JOB))
+        small.ask(Release(job=JOB))
+        assert stand(small).stuck == told
         small.take(SubmitPilot)
 
 

@@ -89,7 +89,10 @@ def explain_failed_files(state: EngineState, job: JobState, number: int) -> Iter
     files = files_of(job)
     for cache in state.files.caches.values():
         for locator, fault in islice(cache.faults.items(), _LOOKED_AT_MAX):
-            file = files.find(locator) if fault.given_up else None
+            # A release of the whole job lets the file be tried again, but leaves the packages held that need it.
+            entry = cache.entries.get(locator)
+            failed = entry is not None and entry.state == FileState.FAILED
+            file = files.find(locator) if failed else None
             if file is not None and file in files.of(number):
                 message, step = _not_brought(cache, locator, fault), "release it to try again"
                 yield Why(code="waits-for-file", message=message, subject=locator, next_step=step)
