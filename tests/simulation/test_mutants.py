@@ -13,10 +13,11 @@ import pytest
 
 from pilotage.engine.consistency import InconsistentState
 from pilotage.ports import JournalError
-from pilotage.simulator.trials.definition import make_world
+from pilotage.simulator.trials.definition import FILES_AFTER, make_world
 from pilotage.simulator.trials.trial import Result, simulate
 from tests.simulation import (
     ending_mutants,
+    file_mutants,
     forecast_mutants,
     latency_mutants,
     order_mutants,
@@ -31,10 +32,13 @@ RAISED = {f"raised {InconsistentState.__name__}": "sanity", f"raised {JournalErr
 WINDOW = 25  # a change of the engine moves where a bug shows first
 SEEDS_MAX = 500
 WORLDS_THAT_HOLD = 200  # which another test shows
+FILE_WORLDS_THAT_HOLD = 50  # likewise: every second one of the later worlds has stores and files
 MUTANTS_MIN = 14
+FILE_MUTANTS_MIN = 6
 
 for module in (
     ending_mutants,
+    file_mutants,
     forecast_mutants,
     latency_mutants,
     order_mutants,
@@ -45,6 +49,11 @@ for module in (
 ):
     assert module.__doc__  # importing it puts its bugs on the list
 every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for each in MUTANTS])
+
+
+def is_of_files(mutant: Mutant) -> bool:
+    """Whether a bug shows only in worlds with stores."""
+    return mutant.plant.__module__ == file_mutants.__name__
 
 
 def with_bug(mutant: Mutant, seed: int) -> Result:
@@ -70,7 +79,8 @@ def show(mutant: Mutant, result: Result, capsys: pytest.CaptureFixture[str]) -> 
 
 @every_mutant
 def test_a_planted_bug_is_found_where_it_was_found_before(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
-    result = first_told(mutant, range(mutant.first_seed, mutant.first_seed + WINDOW))
+    step = 2 if is_of_files(mutant) else 1
+    result = first_told(mutant, range(mutant.first_seed, mutant.first_seed + WINDOW, step))
     assert result is not None, (
         "none of its checkers tells of it: look for it without the hint (the slow test), and note where it is found"
     )
@@ -81,7 +91,8 @@ def test_a_planted_bug_is_found_where_it_was_found_before(mutant: Mutant, capsys
 @pytest.mark.timeout(1800)
 @every_mutant
 def test_a_planted_bug_is_found_without_a_hint(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
-    result = first_told(mutant, range(SEEDS_MAX))
+    seeds = range(FILES_AFTER + 1, FILES_AFTER + 2 * SEEDS_MAX, 2) if is_of_files(mutant) else range(SEEDS_MAX)
+    result = first_told(mutant, seeds)
     assert result is not None
     show(mutant, result, capsys)
     assert simulate(make_world(result.seed)).violation is None, "the world fails without the bug, too"
@@ -90,7 +101,11 @@ def test_a_planted_bug_is_found_without_a_hint(mutant: Mutant, capsys: pytest.Ca
 def test_there_are_bugs_enough_and_their_worlds_hold_without_them() -> None:
     assert len(MUTANTS) >= MUTANTS_MIN
     assert len({each.name for each in MUTANTS}) == len(MUTANTS)
-    assert all(1 <= each.first_seed <= WORLDS_THAT_HOLD - WINDOW for each in MUTANTS)
+    of_files = [each for each in MUTANTS if is_of_files(each)]
+    assert len(of_files) >= FILE_MUTANTS_MIN
+    last = FILES_AFTER + 2 * FILE_WORLDS_THAT_HOLD - WINDOW
+    assert all(each.first_seed % 2 and FILES_AFTER < each.first_seed <= last for each in of_files)
+    assert all(1 <= each.first_seed <= WORLDS_THAT_HOLD - WINDOW for each in MUTANTS if each not in of_files)
 
 
 def test_a_bug_is_gone_with_its_test() -> None:

@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pilotage.simulator.trials.definition import World, make_world, packages_of_world
+from pilotage.simulator.trials.definition import FILES_AFTER, World, make_world, packages_of_world
 from pilotage.simulator.trials.shrink import read_world, stored
 from pilotage.simulator.trials.trial import Result, fired_lines, line_of, simulate
 from pilotage.simulator.world.faults import FILE_KINDS, KINDS
 from pilotage.simulator.world.randomness import Exponential
 
 WORLDS = 200
+FILE_WORLDS = 50
 CHUNKS = 4
+FILE_CHUNKS = 2
 FIRED_MIN = 20  # over all worlds, and something came of it: so each chunk has its share
+FILE_FIRED_MIN = 5  # in each chunk
 
 KEPT = Path(__file__).with_name("worlds")
 KEPT_BYTES_MAX = 200_000
@@ -37,6 +40,8 @@ WORLDS_THAT_FOUND_BUGS: dict[str, str] = {
     "seed-248": "a reservation of a replica that was released made room in its category",
     "seed-250": "a late copy of an old message told a service that had just started that something had stopped",
     "seed-300": "a package that had failed as often as it may got a replica",
+    "seed-1103": "the wish of a second job of the same owner to keep a file was not recorded",
+    "seed-1161": "a package with a silent attempt made room for another one at the limit of its owner",
     "seed-3697": "a lost reader whose input was made anew stayed counted in a queue that it had left",
 }
 """What each of the files found, so that a later failure is understood sooner."""
@@ -76,6 +81,22 @@ def test_whatever_strikes_everything_holds_and_ends(chunk: int, tell: Callable[[
     assert not rare
     tell(f"pilots by forecast: {dict(planned)}")
     assert min(planned["plans"], planned["lowered"]) * CHUNKS >= FIRED_MIN
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("chunk", range(FILE_CHUNKS))
+def test_files_come_once_stay_while_they_are_needed_and_outputs_are_stored(
+    chunk: int, tell: Callable[[str], None]
+) -> None:
+    fired: Counter[str] = Counter()
+    seeds = range(FILES_AFTER + 1, FILES_AFTER + 2 * FILE_WORLDS, 2)
+    for seed in seeds[chunk::FILE_CHUNKS]:
+        result = simulate(make_world(seed))
+        held(result, again=f"--seed {seed}")
+        fired.update(result.fired)
+    struck = {kind: fired[kind] for kind in FILE_KINDS}
+    tell(f"faults of files in {FILE_WORLDS // FILE_CHUNKS} worlds: {struck}")
+    assert min(struck.values()) >= FILE_FIRED_MIN
 
 
 def test_every_world_has_packages_and_sites_enough() -> None:

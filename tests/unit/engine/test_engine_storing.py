@@ -47,6 +47,20 @@ def test_the_slot_is_free_while_outputs_are_copied() -> None:
         assert small.standings() == {"done": ["1.1.1", "1.2.1"]}
 
 
+def test_a_package_whose_outputs_are_copied_or_could_not_be_counts_against_no_limit() -> None:
+    with Small(site(cores=2), owner_running_max=1) as small:
+        small.submit(bag(2, STORED))
+        pilot = small.pilot()
+        pilot.succeed("1.1.1")
+        assert pilot.packages == ["1.2.1"], "its place at the limit is free, as its slot is"
+        [wanted] = small.take(StoreOutputs)
+        small.step(OutputsCopied(ref=wanted.ref, failed=(FAILED,)))
+        small.ask(Release(job=JOB, package="1.1.1"))
+        assert len(small.take(StoreOutputs)) == 1
+        small.engine.sanity_check()  # it looks at the limits of owners
+        pilot.unread.clear()
+
+
 def test_a_failed_copy_holds_the_package_with_a_message_and_a_release_copies_again() -> None:
     with Small(site()) as small:
         small.submit(bag(1, STORED))

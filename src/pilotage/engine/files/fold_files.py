@@ -196,7 +196,8 @@ def on_cached_files_removed(state: EngineState, event: Event, data: file_payload
         cache.to_check.pop(locator, None)
         if entry.state == FileState.PRESENT:
             file_went(state, cache, locator, entry.size_bytes)
-        else:
+        else:  # if it was lost before its arrival was recorded, its space is not kept for it any more
+            claim_again(cache, locator, entry.size_bytes)
             want_again(cache, locator)
     if (site := state.sites.by_name.get(cache.name)) is not None and cache.blocked_since is not None:
         state.placement.reopen(site)  # there is space for classes that were closed for lack of it

@@ -280,7 +280,15 @@ def _swap(state: EngineState, site: SiteState, job: JobState, number: int) -> No
                 each
                 for each in reversed(reserved)
                 if each.shape == queue.shape
-                and (allowed or (each.job is job and job.open and each.category == queue.category))
+                and (
+                    allowed
+                    or (
+                        each.job is job
+                        and job.open
+                        and each.category == queue.category
+                        and not job.work[reserved[each][-1]].attempts  # a silent attempt counts until it is lost
+                    )
+                )
             ),
             None,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.jobs import ActivePackage, JobState
-from pilotage.engine.transitions.readiness import reconsider
+from pilotage.engine.transitions.readiness import count_busy, reconsider
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.exchange.exchange import AttemptRef
@@ -31,6 +31,7 @@ def await_copies(state: EngineState, job: JobState, work: ActivePackage, attempt
         work.storing = attempt
         ref = AttemptRef(job.id, job.dotted(work.number), attempt)
         state.log.effects.append(StoreOutputs(ref=ref))
+        count_busy(state, job, work.number)
     return True
 
 

@@ -39,7 +39,7 @@ def need_files(state: EngineState, work: ActivePackage, site: SiteState, reserve
             total_bytes += (entry.size_bytes if entry is not None else 0) or files.size_bytes(file) or 0
         if entry is None:
             first, _ = cache.wanted.setdefault(locator, (job, file))
-            if first.owner != owner:
+            if first is not job:  # its order carries the wish of that job alone
                 cache.to_retain[locator, owner] = max(wish, cache.to_retain.get((locator, owner), 0))
         else:
             if not covers(entry.wishes, owner, wish):

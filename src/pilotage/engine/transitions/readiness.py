@@ -154,10 +154,14 @@ def _dequeue(state: EngineState, queue: QueueClass, number: int) -> None:
 
 
 def count_busy(state: EngineState, job: JobState, number: int) -> None:
-    """Count a package against the limits of its category and owner: reserved, active, or silent but not yet lost."""
+    """Count a package against the limits of its category and owner: reserved, active, or silent but not yet lost.
+
+    One that succeeded and awaits its grant, since its outputs are being copied, uses nothing that is limited.
+    """
     status = job.status[number]
     busy = status in _BUSY
-    if not busy and status < FINAL and (work := job.work.get(number)) is not None and work.attempts:
+    work = job.work.get(number) if status != _RESERVED and status < FINAL else None
+    if work is not None and (work.attempts or work.candidates):
         busy = any(not attempt.lost for attempt in work.attempts.values())
     if busy != job.busy[number]:
         _set_busy(state, job, number, busy)

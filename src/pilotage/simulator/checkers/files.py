@@ -34,6 +34,7 @@ class _Entry:
         "key",
         "known_bytes",
         "locator",
+        "outdated",
         "pins",
         "removal",
         "site",
@@ -54,6 +55,7 @@ class _Entry:
         self.size_known = False  # when its last fetch was ordered
         self.fetched: file_payloads.FetchedFile | None = None
         self.fetched_at = 0.0  # when that was durable
+        self.outdated = False  # another site got another content since
         self.removal = ""  # the key of the removal under way
         self.wishes: dict[str, tuple[int, str, Wish]] = {}  # by job: since which position, the owner, and the wish
         self.wished: dict[str, int] = {}  # by owner: the position of the last wish, by the events
@@ -151,6 +153,8 @@ class Files:
         entry.fetched = None
         entry.key, entry.known_bytes = ordered.key, ordered.size_bytes or 0
         entry.size_known = bool(entry.known_bytes)
+        if ordered.wish is not None:
+            entry.wished[ordered.owner] = self._record.position
         limit = self._limits.get(entry.site)
         used = sum(each.used_bytes for each in self._entries[entry.site].values() if each.size_known)
         if limit is not None and entry.known_bytes and used > limit:
@@ -160,6 +164,11 @@ class Files:
         if entry.key != fetched.key:
             raise self._broken(FETCHES, f"arrived as {fetched.key}, and {entry.key or 'nothing'} was under way", entry)
         entry.key, entry.known_bytes, entry.fetched, entry.fetched_at = "", 0, fetched, self._record.now
+        entry.outdated = False
+        for entries in self._entries.values():
+            other = entries.get(entry.locator)
+            if other is not None and other.fetched is not None and other.fetched.sha256 != fetched.sha256:
+                other.outdated = True
 
     def _on_failed(self, entry: _Entry, failed: file_payloads.FailedFetch) -> None:
         if entry.key != failed.key:
@@ -181,9 +190,8 @@ class Files:
         for package, attempt in self._live_at(entry):
             what = f"removed ({removal.cause}), and attempt {attempt.number} of {package.subject} needs it there"
             raise self._broken(NEEDS, what, entry)
-        if removal.cause == "deletable":
-            for package_name in self._needed_anywhere(entry.locator):
-                raise self._broken(NEEDS, f"removed as deletable, and {package_name} still needs it", entry)
+        for package_name in self._needed_anywhere(entry.locator):
+            raise self._broken(NEEDS, f"removed ({removal.cause}), and {package_name} still needs it", entry)
         wish = self._wish(entry)
         if removal.cause == "space" and wish == Wish.RETAIN_INDEFINITELY:
             raise self._broken(RETENTION, "removed for space, and a job wants it indefinitely", entry)
@@ -261,7 +269,9 @@ class Files:
     def arrived_at(self, job: str, package: str, *, site: str) -> float:
         """When the last file of a package arrived at a site; infinite if one of them is not there."""
         needed = [self._entry(site, locator) for _, locator in self._needed_by(self._record.job(job).package(package))]
-        return max((math.inf if each.fetched is None else each.fetched_at for each in needed), default=0.0)
+        return max(
+            (math.inf if each.fetched is None or each.removal else each.fetched_at for each in needed), default=0.0
+        )
 
     # --- at the end ----------------------------------------------------------------------------------------------------
 
@@ -271,10 +281,13 @@ class Files:
             for entry in entries.values():
                 if entry.there and entry.fetched is None and not entry.key:
                     raise self._broken(LEFTOVERS, "is in the cache, and the book does not know it", entry)
-                if entry.fetched is None or entry.removal or entry.pins or not self._is_surely_deletable(entry):
+                if entry.fetched is None or entry.removal or entry.pins:
+                    continue
+                if not (entry.outdated or self._is_surely_deletable(entry)):
                     continue
                 if next(self._needed_anywhere(entry.locator), None) is None:
-                    raise self._broken(LEFTOVERS, "is still there, and nobody wants or needs it", entry)
+                    what = "its store has another content" if entry.outdated else "nobody wants it"
+                    raise self._broken(LEFTOVERS, f"is still there, nobody needs it, and {what}", entry)
         self.outputs.check_finished()
 
     def check_left_over(self, drafts: Mapping[str, Mapping[str, str]]) -> None:
