@@ -311,7 +311,10 @@ def _input(job: JobState, number: int) -> Why:
         message = "an input was missing that no package of its job makes: it is checked again, with growing pauses"
         return Why(code="waits-for-input", message=message, next_step="bring the input back")
     names = ", ".join(job.dotted(each) for each in makers[:_PACKAGES_SHOWN_MAX])
-    message = f"an input was missing: it continues as soon as {names} has made it again, or else is checked later"
+    message = (
+        f"an input was missing: if it is gone from the folder of the job, {names} makes it again at once, "
+        "or else it is checked later"
+    )
     next_step = f"restart {job.dotted(makers[0])}, if its outputs are lost"
     return Why(
         code="waits-for-input", message=message, subject=job.dotted(makers[0]), count=len(makers), next_step=next_step

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pilotage.model.events import payloads
-from pilotage.model.exchange.operations import Accepted, Drop, Hold, Kill, Refused, Release, Restart
-from tests.kit.small_engine import JOB, Agent, Small
+from pilotage.model.exchange.operations import Accepted, Drop, Hold, Kill, Refused, Release, Remake, Restart
+from tests.kit.small_engine import JOB, Agent, Small, differences
 from tests.kit.small_plans import chain, plan, site, stage
 
 LEASE = 60.0
@@ -113,3 +113,76 @@ def test_readers_of_what_was_never_made_keep_their_epoch() -> None:
         assert isinstance(small.ask(REMAKE), Accepted)
         causes = [event.data for event in small.told(payloads.Restarted, "2.1.1")]
         assert all(b"remake" not in bytes(each) for each in causes)
+
+
+# --- outputs that are gone ------------------------------------------------------------------------------------------
+
+
+MISSED = Remake(job=JOB, package="1.1.1", reader="2.1.1", message="2.1.1 needs out.dat, which is gone")
+
+
+def test_what_a_reader_missed_is_made_again_and_the_reader_goes_on_at_once() -> None:
+    with Small(site(cores=2)) as small:
+        small.submit(plan(stage(2), stage(1), edges=[("1.1.1", "2.1.1"), ("1.2.1", "2.1.1")]))
+        pilot = small.pilot()
+        pilot.succeed("1.1.1", "1.2.1")
+        pilot.unread.clear()
+        pilot.fail("2.1.1", "missing-input")
+        assert small.status("2.1.1") == "delayed"
+        assert isinstance(small.ask(MISSED), Accepted)
+        [remade] = small.told(payloads.Restarted, "1.1.1")
+        assert (remade.package, remade.epoch) == ("1.1.1", 2)
+        assert b'"remake"' in bytes(remade.data)
+        assert small.status("1.2.1") == "done"
+        before = small.engine.durable_state()
+        small.restart()
+        assert differences(before, small.engine.durable_state()) == []
+        pilot.unread.clear()
+        pilot.exchange()
+        pilot.succeed("1.1.1")
+        assert pilot.packages == ["2.1.1"], "it does not wait for its delay"
+        pilot.succeed("2.1.1")
+        assert list(small.standings()) == ["done"]
+
+
+def test_nothing_is_made_again_without_a_reader_that_waits_for_it() -> None:
+    with Small(site()) as small:
+        small.submit(chain(stages=2))
+        pilot = small.pilot()
+        refused = small.ask(MISSED)
+        assert isinstance(refused, Refused)
+        assert refused.code == "package-unfinished"
+        pilot.succeed("1.1.1")
+        pilot.unread.clear()
+        refused = small.ask(MISSED)
+        assert isinstance(refused, Refused)
+        assert refused.code == "not-running"
+        pilot.fail("2.1.1", "missing-input")
+        small.ask(Kill(job=JOB))
+        refused = small.ask(MISSED)
+        assert isinstance(refused, Refused)
+        assert refused.code == "job-over"
+        assert small.told(payloads.Restarted, "1.1.1") == []
+        small.effects.clear()
+        pilot.unread.clear()
+
+
+def test_what_is_lost_again_and_again_is_not_made_for_ever() -> None:
+    with Small(site()) as small:
+        small.submit(chain(stages=2))
+        pilot = small.pilot()
+        made = 0
+        while small.status("2.1.1") != "aborted":
+            pilot.unread.clear()
+            if "1.1.1" in pilot.packages:
+                made += 1
+                pilot.succeed("1.1.1")
+            pilot.unread.clear()
+            pilot.fail("2.1.1", "missing-input")
+            small.ask(MISSED)
+            pilot.exchange()
+        limit = small.engine.state.settings.restart.missing_inputs_max
+        assert made == limit
+        assert small.status("1.1.1") == "done"
+        small.effects.clear()
+        pilot.unread.clear()

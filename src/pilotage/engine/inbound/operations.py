@@ -9,7 +9,7 @@ from pilotage.engine.decisions.completion import judge
 from pilotage.engine.decisions.job_lifecycle import kill
 from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.retry.policy import DROPPED, RESCHEDULED
+from pilotage.engine.retry.policy import DROPPED, RESCHEDULED, lacked_input
 from pilotage.engine.state.job_queries import is_over, live_attempts, lost_stages, status_of
 from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, JobState, PackageStatus, template_of
 from pilotage.model.errors import did_you_mean
@@ -27,11 +27,13 @@ from pilotage.model.exchange.operations import (
     Refused,
     RefusedCode,
     Release,
+    Remake,
     Replicate,
     Reschedule,
     Restart,
     Restore,
 )
+from pilotage.model.states import RestartCause
 from pilotage.model.texts import REPLICAS_MAX, clipped
 
 _CLEARED = "a cleared job must be restored from the book first"
@@ -270,6 +272,8 @@ def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int
 
 
 def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
+    if isinstance(operation, Remake):
+        _refuse_if_not_missed(job, operation)
     if operation.package:
         number = _package(job, operation.package)
         if (status := status_of(job, number)) < FINAL:
@@ -288,13 +292,28 @@ def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
         numbers = [number for number in numbers if job.status[number] != PackageStatus.UPSTREAM]
         if not numbers and not job.cancelled and not job.aborted:
             raise _Refusal("nothing-failed", f"nothing of the job {job.id} failed or was cancelled", subject=job.id)
-    restarted = payloads.Restarted(cause="by-hand", message=clipped(operation.message))
+    cause: RestartCause = "remake" if isinstance(operation, Remake) else "by-hand"
+    restarted = payloads.Restarted(cause=cause, message=clipped(operation.message))
     if job.cancelled or job.aborted or job.cleared:
         state.log.write(restarted, job=job, epoch=job.epoch + 1)
     if operation.package:
         _fence_readers(state, job, _package(job, operation.package), operation.package)
     for number in numbers:
         state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _refuse_if_not_missed(job: JobState, operation: Remake) -> None:
+    """Refuse to make outputs again unless they count as made, and their reader failed without them and still waits.
+
+    Each time takes a failure of the reader, and these have a limit: nothing is made again for ever.
+    """
+    _refuse_if_over(job)
+    if job.status[_package(job, operation.package)] != PackageStatus.DONE:
+        raise _Refusal("package-unfinished", f"{operation.package} is not done", subject=operation.package)
+    number = _package(job, operation.reader)
+    work = job.work.get(number)
+    if job.is_final(number) or work is None or work.dropped or not lacked_input(work.failures):
+        raise _Refusal("not-running", f"{operation.reader} does not wait for an input", subject=operation.reader)
 
 
 def _needed(job: JobState, number: int, dotted: str) -> set[int]:

@@ -76,6 +76,12 @@ class Restart(Operation, frozen=True, kw_only=True, tag="restart"):
     message: str = ""
 
 
+class Remake(Restart, frozen=True, kw_only=True, tag="remake"):
+    """Run a package that is done again, since outputs of it that another one reads are gone; only the service requests it."""
+
+    reader: str
+
+
 class Reschedule(Operation, frozen=True, kw_only=True, tag="reschedule"):
     """Give up the live attempts of a package and retry it, at another site if there is one."""
 

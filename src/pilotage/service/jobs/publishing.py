@@ -17,10 +17,12 @@ import msgspec
 
 from pilotage.book.codec import Checked
 from pilotage.engine.engine import Engine
+from pilotage.engine.retry.policy import INPUT_REASONS
 from pilotage.engine.state.jobs import JobState, template_of
+from pilotage.language.named_files import consumed_by
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
-from pilotage.model.exchange.operations import HoldResults
+from pilotage.model.exchange.operations import HoldResults, Remake
 from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.ports import InTheWay, JobTree, MadeWork, MeasuredRun, ResultsIndex, RunKind, StoreError
 from pilotage.service.errors import Unpublished
@@ -104,6 +106,10 @@ class Publisher:
         """How many packages of a job are done but not published."""
         return len(self._waiting.get(job, ()))
 
+    def has(self, ref: AttemptRef) -> bool:
+        """Whether a granted result waits here to be published."""
+        return ref in self._waiting.get(ref.job, ())
+
     def fault(self, job: str) -> Unpublished | None:
         """The last result of a job that could not be published, and why; None if all could."""
         found = self._faults.get(job)
@@ -148,11 +154,13 @@ class CommitHandler:
         on_its_way: Callable[[str], bool] = lambda _: False,
         yielding: ThreadYielding | None = None,
         dispose: Callable[[Sequence[RemovalOrder]], None] = lambda _: None,
+        remake: Callable[[Remake], None] = lambda _: None,
     ) -> None:
         """Take the jobs, their files, and how to hold a job whose files cannot be published.
 
         `inputs` is told of files that attempts read in place; `on_its_way` says whether the engine has decided events of a
-        job that are not durable yet; `dispose` removes deletable outputs of attempts.
+        job that are not durable yet; `dispose` removes deletable outputs of attempts; `remake` has outputs made again that are
+        gone.
         """
         self._jobs = jobs
         self._manifests = manifests
@@ -168,6 +176,7 @@ class CommitHandler:
         self._on_its_way = on_its_way
         self._yielding = yielding or ThreadYielding()
         self._dispose = dispose
+        self._remake = remake
         self._disposed: list[RemovalOrder] = []  # of the present step
         self._lingering: dict[str, None] = {}  # jobs that are over in the engine, with events still to come
 
@@ -324,6 +333,8 @@ class CommitHandler:
                 self._inputs.read(ref.job, at_work.folder, at_work.placed(ref))
             at_work.forget(ref)
             self._publisher.discard_failed(at_work.folder, ref)  # before another attempt is bound
+            if data.reason in INPUT_REASONS:
+                self._make_missing_again(engine, at_work, ref)
             return
         number = self._note_made(engine, at_work, ref, data.manifest)
         if number is not None:
@@ -334,6 +345,40 @@ class CommitHandler:
                 speed = pilot.site.site.speed if pilot is not None else 1.0
             activity = template_of(engine.state.jobs.by_id[ref.job], number).activity
             self._note_run(at_work, ref, number, activity, data, speed=speed)
+
+    def _make_missing_again(self, engine: Engine, at_work: ActiveJob, ref: AttemptRef) -> None:
+        """Have files made again that a failed package reads and that are gone, whoever removed them.
+
+        Only where the service misses them, too: one site that does not see the folder makes no work for others. A file with
+        other content is somebody's, and is left to them.
+        """
+        state, number = engine.state.jobs.by_id.get(ref.job), at_work.number(ref.package)
+        if state is None or number is None:
+            return
+        granted = {
+            each: AttemptRef(ref.job, state.dotted(each), state.granted[each]) for each in state.producers(number)
+        }
+        made = {each: maker for each, maker in granted.items() if maker.attempt and not self._publisher.has(maker)}
+        read = consumed_by(
+            at_work.expansion,
+            number,
+            captured=(),
+            granted=made,
+            manifest_of=lambda each: self._manifests.of(made[each]),
+        )
+        makers = {each.name: each.producer for each in read if each.producer is not None}
+        try:
+            there = self._tree.look_up(at_work.folder, makers) if makers else {}
+        except StoreError as fault:
+            log.warning("%s lacked an input, and nobody can look for it: %s", ref, fault)  # it is tried again in time
+            return
+        missing: dict[int, str] = {}
+        for name in makers.keys() - there.keys():
+            missing[makers[name]] = min(name, missing.get(makers[name], name))
+        for maker, name in sorted(missing.items()):
+            message = f"{ref.package} needs {name}, which is gone"
+            log.warning("%s: %s is made again: %s", ref.job, state.dotted(maker), message)
+            self._remake(Remake(job=ref.job, package=state.dotted(maker), reader=ref.package, message=message))
 
     def _on_staged(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, payloads.OutputsStaged)

@@ -138,7 +138,7 @@ class Runner:
         self._disposals = Disposals(self._removals)
         self._commit_handler = CommitHandler(
             self._jobs, self._manifests, tree=tree, index=index, hold=self._hold, inputs=self._inputs,
-            on_its_way=driver.on_its_way, yielding=driver.yielding, dispose=self._disposals.want,
+            on_its_way=driver.on_its_way, yielding=driver.yielding, dispose=self._disposals.want, remake=self._request,
         )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},
@@ -567,7 +567,10 @@ class Runner:
         return found.site.site if found is not None else None
 
     def _hold(self, job: str, message: str) -> None:
-        self._driver.receive(OperationRequest(token=_NOBODY, operation=hold_for(job, message)))
+        self._request(hold_for(job, message))
+
+    def _request(self, operation: AnyOperation) -> None:
+        self._driver.receive(OperationRequest(token=_NOBODY, operation=operation))
 
     def needed_contents(self) -> frozenset[str]:
         """The contents of the service's own store that jobs which run here name, by sha256."""

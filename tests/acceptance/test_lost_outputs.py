@@ -1,0 +1,45 @@
+"""Outputs that are lost while packages still need them, in a real run: exactly what is missing is made again, at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kit.real_runs import Place, place_in
+
+# The third package of the first stage removes an output of the first one, once, when that was published.
+DOCUMENT = """
+pilotage: 1
+job: lossy
+stages:
+  - lines:
+      - shell: "echo one >> {notes}/ran; echo 1 > a-1.txt"
+        outputs: [a-1.txt]
+      - shell: "echo two >> {notes}/ran; echo 2 > a-2.txt"
+        outputs: [a-2.txt]
+      - shell: "until test -e {folder}/a-1.txt; do sleep 0.1; done; rm {folder}/a-1.txt; echo three >> {notes}/ran; echo 3 > a-3.txt"
+        outputs: [a-3.txt]
+  - shell: "cat a-1.txt a-2.txt a-3.txt > all.txt"
+    inputs: [a-1.txt, a-2.txt, a-3.txt]
+    outputs: [all.txt]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    (tmp_path / "job").mkdir()
+    with place_in(tmp_path / "job") as made:
+        yield made
+
+
+def test_a_lost_input_is_made_again_at_once_and_nothing_else(place: Place, tmp_path: Path) -> None:
+    text = DOCUMENT.format(notes=tmp_path, folder=place.folder)
+    (place.folder / "pilotage.yaml").write_text(text)
+    place.run("run")
+    assert (place.folder / "all.txt").read_text() == "1\n2\n3\n"
+    ran = (tmp_path / "ran").read_text().split()
+    assert sorted(ran) == ["one", "one", "three", "two"]
+    told = place.run("explain", f"{place.told('status')['job']['id']}/1.1.1").stdout
+    assert "a-1.txt" in told
