@@ -37,6 +37,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file_system(folder: str) -> None:
+    """Write everything of a folder's file system to disk: for many files, that is quicker than one after another."""
+    import ctypes
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), folder)
+    except AttributeError:  # a system without syncfs
+        os.sync()
+    finally:
+        os.close(descriptor)
+
+
 def write_all(descriptor: int, content: bytes | memoryview) -> None:
     """Write everything, in as many calls as it takes."""
     written = os.write(descriptor, content)

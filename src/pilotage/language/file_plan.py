@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
+from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.packages import list_in, located_files
 from pilotage.language.expansion.software import find_software
 from pilotage.language.text.locators import (
@@ -27,7 +28,7 @@ from pilotage.language.text.locators import (
     scheme_of,
 )
 from pilotage.language.text.names import tidy_name, tidy_names
-from pilotage.language.text.templates import Values, literal_text, render_column
+from pilotage.language.text.templates import Template, Values, literal_text, render_column
 from pilotage.model.jobs.definition import Archive, Definition, InputFile, OutputFile
 from pilotage.model.jobs.file_plan import FilePlan, Wish
 from pilotage.model.jobs.graph import Rows
@@ -227,6 +228,8 @@ class _ColumnUse(_Use):
     def __init__(self, block: Block, given: InputFile) -> None:
         super().__init__(block, given)
         self._sizes: NDArray[np.int64] | int = given.size_bytes or 0
+        self._form = "".join(each.replace("%", "%%") if isinstance(each, str) else "%s" for each in self.template.parts)
+        self._columns = _columns_of(block, self.template)
 
     def digests(self) -> Digests:
         found: Digests = np.empty((self.block.count, 2), np.uint64)
@@ -251,7 +254,25 @@ class _ColumnUse(_Use):
         return self._sizes
 
     def locator(self, key: int) -> str:
+        # The engine asks several times for each input of each package.
+        if self._columns is not None:
+            place = divmod(key, self.block.line_items.count)
+            locator = self._form % tuple([column.value(place[level]) for column, level in self._columns])
+            if not is_folder(locator):
+                return origin_of(locator)
         return next(located_files(self.block, self.given, self.block.values(key))).locator
+
+
+def _columns_of(block: Block, template: Template) -> list[tuple[Column, int]] | None:
+    """The columns that fill in a template, each with its level: 0 for items, 1 for lines; None if that takes more."""
+    found: list[tuple[Column, int]] = []
+    for gap in template.placeholders:
+        level = 1 if gap.name in block.line_items.columns else 0
+        column = (block.items, block.line_items)[level].columns.get(gap.name)
+        if column is None or gap.attribute:
+            return None
+        found.append((column, level))
+    return found
 
 
 class _ListUse(_Use):

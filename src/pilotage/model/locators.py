@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -41,6 +42,7 @@ class Locator(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{account}{host}{f':{self.port}' if self.port else ''}"
 
 
+@lru_cache(maxsize=256)  # a transfer asks several times
 def parse_locator(text: str) -> Locator:
     """Read a locator; an absolute path is a `file` locator. Raises `BadLocator`."""
     if text.startswith("/"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import resource
@@ -11,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from pilotage.agent.durable_files import sync_file_system
 from pilotage.model.exchange.operations import FetchFile, RemoveFile
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched, OutputsCopied
 from pilotage.model.settings.stores import FilesSettings, StoreSettings
 from pilotage.ports.store import AccessDenied, CredentialExpired, NotInStore, StoreUnreachable
-from pilotage.service.transfers import ledger
+from pilotage.service.transfers import cache_folder, ledger, pool
 from pilotage.service.transfers.fetching import RetryPolicy
 from pilotage.service.transfers.transfers import FileReport, SiteCache, Transfers
 from tests.kit.faulty_store import FaultyStore, Stall, Stores, before_end, cut, damaged, ended
+from tests.kit.waiting import wait_until
 
 MIB = 1 << 20
 NAME = "ab/abcdef"
@@ -472,3 +475,79 @@ def test_a_thousand_small_files_arrive(site: Site) -> None:
     site.reports.next(1000)
     assert site.reports.keys() == {f"k{n}" for n in range(1000)}
     assert (site.cache / "05/f5").read_bytes() == b"5"
+
+
+def test_many_files_are_on_disk_before_they_get_their_names_and_reported_when_these_are_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int, int]] = []
+    ready = threading.Event()
+
+    def sync(folder: str) -> None:
+        ready.wait(20)
+        names = [path for path in site.cache.rglob("*") if path.is_file()]
+        drafts = sum(path.name.endswith(".part") for path in names)
+        seen.append((drafts, len(names) - drafts, len(site.reports.all)))
+        sync_file_system(folder)
+
+    monkeypatch.setattr(cache_folder, "SYNCED_TOGETHER_MIN", 1)
+    monkeypatch.setattr(cache_folder, "sync_file_system", sync)
+    made = site.transfers()
+    orders = [order(site.file(b"%d" % n, f"in-{n}"), key=f"k{n}", name=f"{n % 4:02}/file{n}") for n in range(20)]
+    made.want(*orders)
+    wait_until(
+        lambda: sum(path.stat().st_size > 0 for path in site.cache.rglob("*.part")) == 20, lambda: "drafts", seconds=60
+    )
+    ready.set()
+    site.reports.next(20)
+    drafts = 20
+    for (before, _, reported), (after, named, reported_then) in zip(seen[::2], seen[1::2], strict=True):
+        assert (before, after) == (drafts, 20 - named)
+        assert reported == reported_then == 20 - drafts, "what has no durable name is not reported"
+        drafts = after
+    assert drafts == 0
+    assert len(seen) <= 6, "the disk is waited for together"
+    assert {site.fetched(each.name) for each in orders} == {b"%d" % n for n in range(20)}
+
+
+def test_files_that_cannot_be_made_durable_get_no_name_and_leave_no_draft(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(_: str) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(cache_folder, "SYNCED_TOGETHER_MIN", 1)
+    monkeypatch.setattr(cache_folder, "sync_file_system", sync)
+    site.transfers().want(order(site.file(b"one")))
+    report = site.reports.next()
+    assert isinstance(report, FileNotFetched)
+    assert report.reason == "cache-unusable"
+    assert not [path for path in site.cache.rglob("*") if path.is_file()]
+
+
+def test_transfers_that_are_quick_share_a_thread(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "QUICK_SECONDS", 3600.0)
+    made = site.transfers()
+    threads: set[int] = set()
+
+    def noted(content: Iterator[bytes]) -> Iterator[bytes]:
+        threads.add(threading.get_ident())
+        yield from content
+
+    site.store.faults += [noted] * 50
+    orders = [order(site.file(b"%d" % n, f"in-{n}"), key=f"k{n}", name=f"ab/file{n}") for n in range(50)]
+    made.want(*orders)
+    site.reports.next(50)
+    assert len(threads) == 1
+
+
+def test_transfers_that_wait_for_slow_ones_get_threads(site: Site) -> None:
+    made, stalls = site.transfers(), [Stall() for _ in range(3)]
+    site.store.faults += stalls
+    made.want(*(order(site.file(b"data", f"in-{n}"), key=f"k{n}", name=f"ab/file{n}") for n in range(4)))
+    for each in stalls:
+        assert each.reached.wait(20)
+    site.reports.next()
+    for each in stalls:
+        each.over.set()
+    site.reports.next(4)

@@ -30,7 +30,7 @@ from typing import Any
 
 from pilotage.adapters.stores.folder_tree import FOLDERS
 from pilotage.agent.attempt.files import copy
-from pilotage.agent.durable_files import make_folder, sync_folder, write_all
+from pilotage.agent.durable_files import make_folder, sync_file_system, sync_folder, write_all
 from pilotage.model.jobs.submission import Captured
 from pilotage.ports.content_store import StoredContent, UploadConflict, WrongContent
 from pilotage.ports.job_tree import StoreError
@@ -235,7 +235,7 @@ class FolderContent:
                 if not self.is_held(sha256, by=by):
                     with self._lock(sha256):
                         self._add(sha256, data, by)
-            _sync_file_system(self._root)
+            sync_file_system(self._root)
 
     def _add(self, sha256: str, data: bytes, user: str) -> None:
         path = self._path(sha256)
@@ -469,21 +469,6 @@ def _sync(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_file_system(folder: str) -> None:
-    """Write everything of a file system to disk: for many files, that is quicker than one after another."""
-    import ctypes
-
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), folder)
-    except AttributeError:  # a system without syncfs
-        os.sync()
     finally:
         os.close(descriptor)
 

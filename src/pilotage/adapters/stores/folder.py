@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from pilotage.adapters.stores.contents import DRAFT, open_source, pieces_of, refuse_changed, refuse_other, sha256_of
@@ -37,13 +37,13 @@ class FolderStore:
     def stat(self, locator: str) -> StoreObject | None:
         """Look up a locator; None if there is no regular file."""
         path = path_of(locator)
-        with _store_errors(locator):
+        with _StoreErrors(locator):
             return _object(locator, path)
 
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on."""
         path = path_of(locator)
-        with _store_errors(locator), path.open("rb", buffering=0) as file:
+        with _StoreErrors(locator), path.open("rb", buffering=0) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise NotInStore("not a file", subject=shown_locator(locator))
@@ -64,7 +64,7 @@ class FolderStore:
         """The files below a folder, sorted by locator; empty if the folder does not exist."""
         root = path_of(prefix)
         found: list[StoreObject] = []
-        with _store_errors(prefix):
+        with _StoreErrors(prefix):
             for folder, _, names in os.walk(root, onerror=_refuse_unless_gone):
                 for name in names:
                     path = Path(folder, name)
@@ -78,7 +78,7 @@ class FolderStore:
     ) -> StoreObject:
         """Copy a file into the store; makes its folder if needed."""
         target = path_of(locator)
-        with open_source(source) as reading, _store_errors(locator):
+        with open_source(source) as reading, _StoreErrors(locator):
             refuse_other(_object(locator, target), replaces, locator)
             target.parent.mkdir(parents=True, exist_ok=True)
             descriptor, draft = tempfile.mkstemp(prefix=DRAFT, dir=target.parent)
@@ -103,7 +103,7 @@ class FolderStore:
     def delete(self, locator: str) -> bool:
         """Remove a file."""
         path = path_of(locator)
-        with _store_errors(locator):
+        with _StoreErrors(locator):
             if _object(locator, path) is None:
                 return False
             path.unlink(missing_ok=True)
@@ -184,20 +184,30 @@ def _refuse_unless_gone(fault: OSError) -> None:
         raise fault
 
 
-@contextmanager
-def _store_errors(locator: str) -> Iterator[None]:
-    """Turn an `OSError` into an error of the store."""
-    subject = shown_locator(locator)
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError) as fault:
-        raise NotInStore("no such file", subject=subject) from fault
-    except IsADirectoryError as fault:
-        raise NotInStore("not a file", subject=subject) from fault
-    except FileExistsError as fault:
-        raise AlreadyInStore("another file is there, and is not replaced", subject=subject) from fault
-    except PermissionError as fault:
-        raise AccessDenied("this user may not do that", subject=subject) from fault
-    except OSError as fault:
-        kind = StoreFull if fault.errno in _FULL else StoreUnreachable if fault.errno in _PASSING else StoreError
-        raise kind(f"the folder cannot be used: {fault.strerror}", subject=subject) from fault
+class _StoreErrors:
+    """Turns an `OSError` into an error of the store; a generator would take longer than reading a small file."""
+
+    __slots__ = ("_locator",)
+
+    def __init__(self, locator: str) -> None:
+        self._locator = locator
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if isinstance(fault, OSError) and not isinstance(fault, StoreError):
+            raise _told(fault, shown_locator(self._locator)) from fault
+
+
+def _told(fault: OSError, subject: str) -> StoreError:
+    if isinstance(fault, (FileNotFoundError, NotADirectoryError)):
+        return NotInStore("no such file", subject=subject)
+    if isinstance(fault, IsADirectoryError):
+        return NotInStore("not a file", subject=subject)
+    if isinstance(fault, FileExistsError):
+        return AlreadyInStore("another file is there, and is not replaced", subject=subject)
+    if isinstance(fault, PermissionError):
+        return AccessDenied("this user may not do that", subject=subject)
+    kind = StoreFull if fault.errno in _FULL else StoreUnreachable if fault.errno in _PASSING else StoreError
+    return kind(f"the folder cannot be used: {fault.strerror}", subject=subject)

@@ -8,6 +8,7 @@ __all__ = [
     "meter",
     "moving_files",
     "pool",
+    "publisher",
     "storing",
     "streaming",
     "transfers",

@@ -12,11 +12,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
 
+from pilotage.agent.durable_files import sync_file_system
 from pilotage.ports.job_tree import StoreError
 
 PART = ".part"
@@ -26,8 +27,11 @@ _NAME = re.compile(r"(?:[0-9A-Za-z_-]{1,64}/)?[0-9A-Za-z_-][0-9A-Za-z._-]{0,190}
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DRAFT = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW_DRAFT = _DRAFT | os.O_EXCL
 _ATTRIBUTE = "user.pilotage.verified"
 _PIECE_BYTES = 1 << 20  # less is fetched again rather than noted
+SYNCED_TOGETHER_MIN = 4
+"""So many files are made durable by one wait for all of their file system; fewer one by one, without what others write there."""
 
 
 class CacheUnusable(StoreError):
@@ -98,14 +102,48 @@ class CacheFolder:
 
     @contextmanager
     def draft(self, name: str) -> Iterator[Draft]:
-        """Open the draft of a file. It stays when it is left, unless it was published or discarded."""
+        """Open the draft of a file. It stays when it is left, unless it was discarded."""
         with self._errors(), self._folder(name, make=True) as (folder, last):
             assert folder is not None
-            handle = os.open(f"{last}{PART}", _DRAFT, 0o644, dir_fd=folder)
             try:
-                yield Draft(handle, folder=folder, name=last)
+                handle, is_new = os.open(f"{last}{PART}", _NEW_DRAFT, 0o644, dir_fd=folder), True
+            except FileExistsError:
+                handle, is_new = os.open(f"{last}{PART}", _DRAFT, 0o644, dir_fd=folder), False
+            try:
+                yield Draft(handle, folder=folder, name=last, is_new=is_new)
             finally:
                 os.close(handle)
+
+    def publish(self, drafts: Sequence[str], *, is_wanted: Callable[[str], bool]) -> dict[str, StoreError]:
+        """Give complete drafts their names, durably; returns what prevented it, by name.
+
+        Their content is on disk before they get their names, and the names are when this returns. `is_wanted` is asked
+        just before. Raises `StoreError` if none can be published.
+        """
+        faults: dict[str, StoreError] = {}
+        by_folder: dict[str, list[str]] = {}
+        for name in drafts:
+            by_folder.setdefault(name.rpartition("/")[0], []).append(name)
+        together = len(drafts) >= SYNCED_TOGETHER_MIN
+        with self._errors():
+            if together:
+                sync_file_system(self.path)
+            for names in by_folder.values():
+                with self._folder(names[0]) as (folder, _):
+                    if folder is None:
+                        fault = CacheUnusable("the folder of its drafts was removed", subject=self.path)
+                        faults.update(dict.fromkeys(names, fault))
+                        continue
+                    for name in filter(is_wanted, names):
+                        try:
+                            _name_draft(folder, name.rpartition("/")[2], sync=not together)
+                        except OSError as fault:
+                            faults[name] = self._fault(fault)
+                    if not together:
+                        os.fsync(folder)
+            if together:
+                sync_file_system(self.path)
+        return faults
 
     def remove(self, name: str) -> None:
         """Remove a file and its draft, if they are there."""
@@ -127,22 +165,30 @@ class CacheFolder:
         inner, _, last = name.rpartition("/")
         opened: list[int] = []
         try:
-            if make:
-                os.makedirs(self.path, mode=0o755, exist_ok=True)
             try:
-                opened.append(os.open(self.path, _FOLDER))
-                if inner:
-                    if make:
-                        with suppress(FileExistsError):
-                            os.mkdir(inner, 0o755, dir_fd=opened[0])
-                    opened.append(os.open(inner, _FOLDER | os.O_NOFOLLOW, dir_fd=opened[0]))
+                self._open(inner, opened)
             except FileNotFoundError:
-                yield None, last
-                return
-            yield opened[-1], last
+                if make:
+                    self._make(inner, opened)
+            yield opened[-1] if len(opened) > bool(inner) else None, last
         finally:
             for handle in opened:
                 os.close(handle)
+
+    def _open(self, inner: str, opened: list[int]) -> None:
+        if not opened:
+            opened.append(os.open(self.path, _FOLDER))
+        if inner:
+            opened.append(os.open(inner, _FOLDER | os.O_NOFOLLOW, dir_fd=opened[0]))
+
+    def _make(self, inner: str, opened: list[int]) -> None:
+        os.makedirs(self.path, mode=0o755, exist_ok=True)
+        if not opened:
+            opened.append(os.open(self.path, _FOLDER))
+        if inner:
+            with suppress(FileExistsError):
+                os.mkdir(inner, 0o755, dir_fd=opened[0])
+        self._open(inner, opened)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -150,14 +196,18 @@ class CacheFolder:
         try:
             yield
         except OSError as fault:
-            kind = DiskFull if fault.errno in _FULL else CacheUnusable
-            raise kind(f"the cache cannot be used: {os.strerror(fault.errno or 0)}", subject=self.path) from fault
+            raise self._fault(fault) from fault
+
+    def _fault(self, fault: OSError) -> StoreError:
+        kind = DiskFull if fault.errno in _FULL else CacheUnusable
+        return kind(f"the cache cannot be used: {os.strerror(fault.errno or 0)}", subject=self.path)
 
 
 class Draft:
     """A file that is being fetched. What there is of a large one is of use to a later transfer of the same version."""
 
-    def __init__(self, handle: int, *, folder: int, name: str) -> None:
+    def __init__(self, handle: int, *, folder: int, name: str, is_new: bool) -> None:
+        self._is_new = is_new  # nothing of it was there
         self._handle = handle
         self._folder = folder
         self._name = name
@@ -169,6 +219,9 @@ class Draft:
     def begin(self, version: str) -> None:
         """Go on with what there is of a version, else start anew. Without a version, nothing is known to be of it."""
         if version and version == self.version:
+            return
+        if self._is_new and not self.size_bytes and not self.version:
+            self.version = version
             return
         if not self.version and version and self._version_there() == _digest(version):
             self._noted = True
@@ -206,8 +259,8 @@ class Draft:
         """Remove it."""
         _unlink(self._folder, f"{self._name}{PART}", f"{self._name}{_VERSION}")
 
-    def publish(self, *, locator: str) -> VerifiedFile:
-        """Give it its name, durably. Only a complete and verified draft may be published."""
+    def complete(self, *, locator: str) -> VerifiedFile:
+        """It is whole and verified: write down what it was verified as. Only then may it be published."""
         found = os.fstat(self._handle)
         told = _Attribute(
             size_bytes=self.size_bytes,
@@ -218,11 +271,6 @@ class Draft:
         )
         with suppress(OSError):  # without it, an order that is repeated after a crash is carried out again
             os.setxattr(self._handle, _ATTRIBUTE, _encode(told))
-        os.fsync(self._handle)
-        os.rename(f"{self._name}{PART}", self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        os.fsync(self._folder)
-        if self._noted:
-            _unlink(self._folder, f"{self._name}{_VERSION}")
         return VerifiedFile(size_bytes=told.size_bytes, sha256=told.sha256, version=told.version)
 
     def _note_version(self) -> None:
@@ -242,6 +290,18 @@ class Draft:
             return os.read(handle, 64).decode("ascii", "replace")
         finally:
             os.close(handle)
+
+
+def _name_draft(folder: int, name: str, *, sync: bool) -> None:
+    """Give a draft its name; `sync`: its content is written to disk first."""
+    if sync:
+        handle = os.open(f"{name}{PART}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    os.rename(f"{name}{PART}", name, src_dir_fd=folder, dst_dir_fd=folder)
+    _unlink(folder, f"{name}{_VERSION}")
 
 
 def _unlink(folder: int, *names: str) -> None:

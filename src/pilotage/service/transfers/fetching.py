@@ -1,10 +1,10 @@
-"""Fetches one file from its store into a cache: resumed where it broke off, verified before it gets its name."""
+"""Fetches one file from its store into a draft of a cache: resumed where it broke off, and verified."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,13 @@ class WrongChecksum(StoreError):
 
     reason = "wrong-checksum"
     retryable = True
+
+
+class Fetched(NamedTuple):
+    """A verified file of a cache: under its name, or still as a draft that is to be published."""
+
+    file: VerifiedFile
+    has_name: bool
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +82,8 @@ def fetch(
     meter: Meter,
     allowed_seconds: Callable[[int], float],
     policy: RetryPolicy,
-) -> VerifiedFile:
-    """Bring a file into a cache under a name; one that is there and was verified is not fetched again.
+) -> Fetched:
+    """Bring a file into the draft of a name in a cache; one that is there and was verified is not fetched again.
 
     `allowed_seconds` is the time limit for a size. A draft stays if a later order may go on with it. Raises
     `StoreError`, `TransferStopped`.
@@ -84,7 +91,7 @@ def fetch(
     there = cache.verified(name, locator=locator)
     if there is not None:
         meter.total_bytes = meter.bytes_done = there.size_bytes
-        return there
+        return Fetched(there, has_name=True)
     with cache.draft(name) as draft:
 
         def once() -> VerifiedFile:
@@ -95,11 +102,10 @@ def fetch(
             meter.allow(allowed_seconds(max(0, found.size_bytes)))
             draft.begin(found.version)
             _fill(draft, store, found, meter)
-            meter.check()  # one that was given up must not publish
-            return draft.publish(locator=locator)
+            return draft.complete(locator=locator)
 
         try:
-            return retried(once, meter=meter, policy=policy)
+            return Fetched(retried(once, meter=meter, policy=policy), has_name=False)
         except StoreError as fault:
             if not fault.retryable and not isinstance(fault, TimedOut):
                 draft.discard()

@@ -173,7 +173,8 @@ class TransferLedger:
                 following = self._leave(transfer.place, transfer)
             if transfer.store:
                 self._count(transfer, fault)
-            self._change.notify_all()
+            if not self._open:
+                self._change.notify_all()
         if following is not None:
             self._pool.submit(following.lanes, following.run)
         return True

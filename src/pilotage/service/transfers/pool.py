@@ -12,6 +12,8 @@ from pilotage.service.transfers.meter import Clock, RateLimit
 
 log = logging.getLogger(__name__)
 
+QUICK_SECONDS = 0.005
+"""While a thread takes the next transfer so often, no other is started: small files of this computer need none."""
 THREADS_MAX = 256
 """The most threads, whatever the number of stores: each store and site has its own limit below that."""
 
@@ -37,9 +39,11 @@ class TransferPool:
     def __init__(self, *, threads_max: int = THREADS_MAX) -> None:
         """Start nothing."""
         self._threads_max = threads_max
-        self._guard = threading.Lock()
+        self._guard = threading.Condition()
         self._queues: dict[Lanes, deque[Run]] = {}
         self._threads: set[threading.Thread] = set()
+        self._starter: threading.Thread | None = None
+        self._taken = 0
         self._stopping = False
 
     def submit(self, lanes: Lanes, run: Run) -> None:
@@ -51,13 +55,14 @@ class TransferPool:
             for lane in lanes:
                 lane.waiting += 1
             if _have_room(lanes):
-                self._start_thread()
+                self._have_more_threads()
 
     def stop(self, *, patience_seconds: float) -> bool:
         """Drop what waits, and wait for what runs; whether all has ended."""
         with self._guard:
             self._stopping = True
             self._queues.clear()
+            self._guard.notify_all()
             threads = list(self._threads)
         until = time.monotonic() + patience_seconds
         for thread in threads:
@@ -69,6 +74,23 @@ class TransferPool:
         """How many threads there are."""
         with self._guard:
             return len(self._threads)
+
+    def _have_more_threads(self) -> None:
+        """Start the first thread at once, and another when those that run are slow to take what waits."""
+        if not self._threads:
+            self._start_thread()
+        elif self._starter is None:
+            self._starter = threading.Thread(target=self._start_threads, name="transfers that wait", daemon=True)
+            self._starter.start()
+
+    def _start_threads(self) -> None:
+        with self._guard:
+            while not self._stopping and any(map(_have_room, self._queues)):
+                before = self._taken
+                self._guard.wait(QUICK_SECONDS)
+                if self._taken == before and any(map(_have_room, self._queues)):
+                    self._start_thread()
+            self._starter = None
 
     def _start_thread(self) -> None:
         if len(self._threads) < self._threads_max:
@@ -87,8 +109,9 @@ class TransferPool:
                     self._threads.discard(threading.current_thread())
                     return
                 mine, run = taken
+                self._taken += 1
                 if any(map(_have_room, self._queues)):  # the end of one may make room for two
-                    self._start_thread()
+                    self._have_more_threads()
             try:
                 run()
             except Exception:

@@ -28,10 +28,11 @@ from pilotage.model.texts import clipped
 from pilotage.ports.job_tree import StoreError
 from pilotage.ports.store import FindsStores, FoundStore, NotInStore, PresignedRequest, StoreObject
 from pilotage.service.transfers.cache_folder import BadName, CacheFolder, VerifiedFile
-from pilotage.service.transfers.fetching import RetryPolicy, fetch, pieces, retried
+from pilotage.service.transfers.fetching import Fetched, RetryPolicy, fetch, pieces, retried
 from pilotage.service.transfers.ledger import Place, StoreStatus, Transfer, TransferLedger, TransferStatus
 from pilotage.service.transfers.meter import Clock, TransferStopped
 from pilotage.service.transfers.pool import Lane, TransferPool
+from pilotage.service.transfers.publisher import Publisher
 from pilotage.service.transfers.storing import OutputCopy, store_copy
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ class Transfers:
         self._settings = settings or FilesSettings()
         self._policy = policy or RetryPolicy(tries=self._settings.transfer_tries_max)
         self._pool = TransferPool()
+        self._publisher = Publisher()
         self.ledger = TransferLedger(self._pool, clock=clock)
         self._guard = threading.Lock()
         self._inbox: deque[FileEffect] = deque()
@@ -142,7 +144,8 @@ class Transfers:
         self.ledger.stop()
         with self._guard:
             self._inbox.clear()
-        if not self._pool.stop(patience_seconds=STOP_SECONDS):
+        stopped = self._pool.stop(patience_seconds=STOP_SECONDS)
+        if not (self._publisher.stop(patience_seconds=STOP_SECONDS) and stopped):
             log.warning("transfers hang in their stores, and end with this process")
         self._stores.close()
 
@@ -253,29 +256,44 @@ class Transfers:
     def _run_fetch(self, transfer: Transfer, order: FetchFile, found: FoundStore, cache: SiteCache) -> None:
         if not self.ledger.begin(transfer, seconds=self._seconds(order.size_bytes or 0)):
             return
-        done: list[VerifiedFile] = []
+        done: list[Fetched] = []
         bring = self._fetch_here if cache.folder else self._fetch_elsewhere
         fault = self._attempted(transfer, lambda: done.append(bring(transfer, order, found, cache)))
+        if fault is not None or done[0].has_name:
+            self._fetched(transfer, order, done[0].file if done else None, fault)
+            return
+        self._publisher.publish(
+            cache.folder,
+            order.name,
+            is_wanted=lambda: not transfer.meter.is_stopped,
+            done=lambda prevented: self._fetched(transfer, order, done[0].file, prevented),
+        )
+
+    def _fetched(
+        self, transfer: Transfer, order: FetchFile, file: VerifiedFile | None, fault: StoreError | None
+    ) -> None:
+        if fault is None and transfer.meter.is_stopped:
+            fault = Cancelled("it is not wanted any more")
         if not self.ledger.finish(transfer, fault=fault):
             return
-        if fault is None:
+        if fault is None and file is not None:
             self._report(
                 FileArrived(
                     site=order.site,
                     key=order.key,
-                    size_bytes=done[0].size_bytes,
-                    sha256=done[0].sha256,
-                    version=clipped(done[0].version, MESSAGE_MAX),
+                    size_bytes=file.size_bytes,
+                    sha256=file.sha256,
+                    version=clipped(file.version, MESSAGE_MAX),
                     seconds=transfer.meter.seconds,
                 )
             )
-        elif not (self.ledger.is_stopping and isinstance(fault, Cancelled)):
+        elif fault is not None and not (self.ledger.is_stopping and isinstance(fault, Cancelled)):
             transfer.give_up(fault)
 
-    def _fetch_here(self, transfer: Transfer, order: FetchFile, found: FoundStore, cache: SiteCache) -> VerifiedFile:
+    def _fetch_here(self, transfer: Transfer, order: FetchFile, found: FoundStore, cache: SiteCache) -> Fetched:
         return self._fetch_into(CacheFolder(cache.folder), transfer, order, found)
 
-    def _fetch_into(self, folder: CacheFolder, transfer: Transfer, order: FetchFile, found: FoundStore) -> VerifiedFile:
+    def _fetch_into(self, folder: CacheFolder, transfer: Transfer, order: FetchFile, found: FoundStore) -> Fetched:
         if self.ledger.take_stuck((order.site, order.name)):
             folder.drop_draft(order.name)
         return fetch(
@@ -288,18 +306,19 @@ class Transfers:
             policy=self._policy,
         )
 
-    def _fetch_elsewhere(
-        self, transfer: Transfer, order: FetchFile, found: FoundStore, cache: SiteCache
-    ) -> VerifiedFile:
+    def _fetch_elsewhere(self, transfer: Transfer, order: FetchFile, found: FoundStore, cache: SiteCache) -> Fetched:
         """Bring a file to a site that only a store reaches: by way of this computer's disk."""
         target = locator_below(cache.locator, order.name)
         there = self._stores.find(target).store
         place = (order.site, order.name)
         known = self._brought.get(place)
         if known is not None and (seen := there.stat(target)) is not None and seen.size_bytes == known.size_bytes:
-            return known
+            return Fetched(known, has_name=True)
         folder = self._spool_of(order.site)
-        done = self._fetch_into(folder, transfer, order, found)
+        done, has_name = self._fetch_into(folder, transfer, order, found)
+        if not has_name:
+            for fault in folder.publish([order.name], is_wanted=lambda _: True).values():
+                raise fault
         copy = OutputCopy(
             name=order.name,
             source=f"{folder.path}/{order.name}",
@@ -321,7 +340,7 @@ class Transfers:
             self._brought[place] = done
             while len(self._brought) > BROUGHT_MAX:
                 self._brought.popitem(last=False)
-        return done
+        return Fetched(done, has_name=True)
 
     def _spool_of(self, site: str) -> CacheFolder:
         return CacheFolder(f"{self._spool}/{site}")
