@@ -75,10 +75,11 @@ simulate: $(RUNTIME)  ## run SEEDS made-up worlds with every fault there is (500
 	pilotage simulate --seeds $(SEEDS)
 
 .PHONY: soak
-soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, a long storm, one-line bugs, long fuzzing: for a quiet night
+soak: $(DEVELOPMENT)  ## ten thousand worlds, every planted bug without a hint, a long storm, a file of 5 GB, one-line bugs, long fuzzing: for a quiet night
 	seq 1 100 $(SOAK_SEEDS) | xargs --max-procs "$$(nproc)" --replace=FIRST pilotage simulate --from FIRST --seeds 100
 	pytest --numprocesses $(WORKERS) --dist worksteal $(WITHOUT_HINTS)
 	CHAOS_PACKAGES=1000 CHAOS_KILLS=100 pytest tests/acceptance/test_chaos.py
+	SPARSE_BYTES=5000000000 pytest tests/acceptance/test_unusual_files.py -k large
 	$(MAKE) --no-print-directory mutate
 	for seed in $$(seq $(SOAK_FUZZES)); do \
 	  pytest --quiet --numprocesses $(WORKERS) --dist worksteal --hypothesis-seed="$$seed" tests/property; \
