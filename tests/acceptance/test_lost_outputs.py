@@ -26,6 +26,24 @@ stages:
     outputs: [all.txt]
 """
 
+# What the first package makes depends on how often it ran. It is removed once its first reader is done.
+UNEQUAL = """
+pilotage: 1
+job: unequal
+stages:
+  - shell: "echo run >> {notes}/ran; wc -l < {notes}/ran > a.txt"
+    outputs: [a.txt]
+  - lines:
+      - shell: "cat a.txt > one.txt"
+        inputs: [a.txt]
+        outputs: [one.txt]
+      - shell: "until test -e {folder}/one.txt; do sleep 0.1; done; rm {folder}/a.txt; echo > gone.txt"
+        outputs: [gone.txt]
+  - shell: "cat a.txt gone.txt > two.txt"
+    inputs: [a.txt, gone.txt]
+    outputs: [two.txt]
+"""
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
@@ -43,3 +61,22 @@ def test_a_lost_input_is_made_again_at_once_and_nothing_else(place: Place, tmp_p
     assert sorted(ran) == ["one", "one", "three", "two"]
     told = place.run("explain", f"{place.told('status')['job']['id']}/1.1.1").stdout
     assert "a-1.txt" in told
+
+
+def test_what_was_made_from_other_contents_is_stale_until_it_is_run_again(place: Place, tmp_path: Path) -> None:
+    (place.folder / "pilotage.yaml").write_text(UNEQUAL.format(notes=tmp_path, folder=place.folder))
+    place.run("run")
+    assert [(place.folder / name).read_text().split() for name in ("one.txt", "two.txt")] == [["1"], ["2"]]
+    job = place.told("status")["job"]["id"]
+    told = place.run("explain", f"{job}/2.1.1").stdout
+    assert "its results are stale: a.txt was made again with another content than it read" in told
+    assert f"pilotage retry --force {job}/2.1.1" in told
+    assert "stale" not in place.run("explain", f"{job}/3.1.1").stdout
+    assert '"type":"InputsRemade"' in place.run("book", "dump", job).stdout
+    planned = place.run("plan").stdout
+    assert "1 of 4 packages would run" in planned
+    assert "why: input a.txt" in planned
+    place.run("retry", "--force", f"{job}/2.1.1")
+    place.run("attach", job)
+    assert (place.folder / "one.txt").read_text().split() == ["2"]
+    assert "stale" not in place.run("explain", f"{job}/2.1.1").stdout

@@ -28,6 +28,7 @@ from pilotage.service.jobs.submission import Prepared
 from pilotage.service.journal.writer import Batch, BatchCommitter
 from pilotage.service.messages import Input, OperationRequest, Outbox, Submit
 from pilotage.service.works.manifests import Manifests
+from pilotage.service.works.stale_results import StaleResults
 from tests.kit.earlier_work import Place
 from tests.kit.events import StandingClock
 
@@ -45,15 +46,24 @@ class SmallService:
         self.assigned: dict[str, Assignment] = {}  # by package
         self.manifests = Manifests(place.journal)
         self.jobs = ActiveJobs(place.journal, tree=place.tree, index=place.index)
+        self._codec = Codec()
+        self._committer = BatchCommitter(place.journal, clock=StandingClock(now), codec=self._codec)
+        stale = StaleResults(
+            self.jobs.expansion_of,
+            self.manifests,
+            journal=place.journal,
+            write=lambda batch: self._committer.commit_together([batch])[0],
+            codec=self._codec,
+            clock=StandingClock(now),
+        )
         self.aftermath = CommitHandler(
             self.jobs,
             self.manifests,
             tree=place.tree,
             index=place.index,
             hold=lambda job, message: self.held.append((job, message)),
+            compare=stale.note,
         )
-        self._codec = Codec()
-        self._committer = BatchCommitter(place.journal, clock=StandingClock(now), codec=self._codec)
         self._site = site = Site(name="here", capacity=Capacity(cores_hundredths=1600), speed=speed)
         self._core = start_from(
             place.journal, self.jobs, sites=[site], settings=EngineSettings(), codec=self._codec, now=now
@@ -103,7 +113,8 @@ class SmallService:
             about: dict[str, Any] = {"pilot": self._pilot}
             if ref is not None:
                 about = {"job": ref.job, "package": ref.package, "attempt": ref.attempt}
-                self.assigned.pop(ref.package, None)
+                if (ended := self.assigned.pop(ref.package, None)) is not None:
+                    about["epoch"] = ended.epoch
             told.append(
                 Event(
                     source="agent",

@@ -260,6 +260,7 @@ WhyCode = Literal[
     "lost",
     "dropped",
     "failed",
+    "stale",
     "done",
     "aborted",
     "cancelled",

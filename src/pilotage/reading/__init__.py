@@ -8,6 +8,7 @@ __all__ = [
     "packages",
     "queries",
     "run_estimates",
+    "stale_results",
     "view_builders",
     "views",
 ]

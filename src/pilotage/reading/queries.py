@@ -26,6 +26,7 @@ from pilotage.book.rows.rows import JobRow, NodeRow, PackageFacts, PilotRow, Sit
 from pilotage.book.statistics import statistics
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
+from pilotage.model.events.file_payloads import RemadeInput
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.settings.settings import QuerySettings
 from pilotage.model.texts import offset_minutes
@@ -45,6 +46,7 @@ from pilotage.reading.packages import (
     place_of,
     shown,
 )
+from pilotage.reading.stale_results import remade_inputs
 
 # Errors for jobs and packages that are not, or no longer, in the book.
 
@@ -267,6 +269,13 @@ class BookReader:
         at, place = facts.finished_position, package.place
         page = self._journal.find_events(EVERYTHING, after=at - 1, limit=1, job=package.job, place=place)
         return page.items[0] if page.items and page.items[0].row.position == at else None
+
+    def stale_inputs(self, package: ShownPackage) -> tuple[RemadeInput, ...]:
+        """The inputs of a finished package that were made again with other contents since; none: its results are not stale."""
+        facts = package.facts
+        if facts is None or facts.attempt is None or facts.state not in ("DONE", "CLEARED"):
+            return ()
+        return remade_inputs(self._journal, package.job, package.place, granted=facts.attempt)
 
     def outcome_events(self, job: JobRow, place: PackageId, positions: frozenset[int]) -> Iterator[FoundEvent]:
         """The events of a package at some positions."""

@@ -57,6 +57,7 @@ WAYS: dict[State, list[list[Step]]] = {
 EVENTS: dict[tuple[str, str], Step] = {
     # Every event a package can be moved by, and beside them those that must not move it, as (type, note of the table).
     ("JobAccepted", ""): ACCEPTED,
+    ("InputsRemade", ""): ("InputsRemade", {"granted": 2}),
     ("Bound", ""): BOUND,
     ("Unbound", ""): UNBOUND,
     ("AttemptCreated", ""): ("AttemptCreated", {"attempt": 2, "site": "nikhef"}),

@@ -133,6 +133,7 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.ForecastMade, "job", sources=ENGINE),
         _type(payloads.ForecastScored, "job", sources=ENGINE),
         _type(payloads.PackageRegistered, "package"),
+        _type(file_payloads.InputsRemade, "package", sources=ENGINE),
         _type(payloads.Bound, "package", sources=ENGINE),
         _type(payloads.Unbound, "package", sources=ENGINE),
         _type(payloads.Dropped, "package", sources=ENGINE),

@@ -147,5 +147,25 @@ class OutputsStored(Payload, frozen=True, kw_only=True):
     failed: Annotated[tuple[FailedCopy, ...], Meta(max_length=100_000)] = ()
 
 
+class RemadeInput(Part, frozen=True, kw_only=True):
+    """A file that a package read, and that its maker was granted again with another content."""
+
+    name: FileName
+    read_sha256: Sha256
+    sha256: Sha256
+
+    def __post_init__(self) -> None:
+        """Check what the types cannot express."""
+        check_sha256(self.read_sha256)
+        check_sha256(self.sha256)
+
+
+class InputsRemade(Payload, frozen=True, kw_only=True):
+    """Inputs of a finished package were made again with other contents: its results are stale. Without files, no longer."""
+
+    granted: Count  # the attempt that read them
+    files: Annotated[tuple[RemadeInput, ...], Meta(max_length=100_000)] = ()
+
+
 class OutputsDisposed(Payload, frozen=True, kw_only=True):
     """No package needs the deletable outputs of this attempt any more: they are removed, and still count as made."""

@@ -155,12 +155,13 @@ class CommitHandler:
         yielding: ThreadYielding | None = None,
         dispose: Callable[[Sequence[RemovalOrder]], None] = lambda _: None,
         remake: Callable[[Remake], None] = lambda _: None,
+        compare: Callable[[Engine, AttemptRef], None] = lambda *_: None,
     ) -> None:
         """Take the jobs, their files, and how to hold a job whose files cannot be published.
 
         `inputs` is told of files that attempts read in place; `on_its_way` says whether the engine has decided events of a
         job that are not durable yet; `dispose` removes deletable outputs of attempts; `remake` has outputs made again that are
-        gone.
+        gone; `compare` tells what was granted again from what was read before.
         """
         self._jobs = jobs
         self._manifests = manifests
@@ -177,6 +178,7 @@ class CommitHandler:
         self._yielding = yielding or ThreadYielding()
         self._dispose = dispose
         self._remake = remake
+        self._compare = compare
         self._disposed: list[RemovalOrder] = []  # of the present step
         self._lingering: dict[str, None] = {}  # jobs that are over in the engine, with events still to come
 
@@ -282,6 +284,8 @@ class CommitHandler:
             at_work = self._jobs.get(ref.job)
             if at_work is not None:
                 self._publisher.publish(at_work.folder, ref, in_the_way=at_work.in_the_way)
+        for ref in granted:
+            self._compare(engine, ref)
         self._completer.complete(each for each in made if not is_complete(each.fields))
         if self._inputs is not None:
             for result in made:

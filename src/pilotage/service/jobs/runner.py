@@ -86,6 +86,7 @@ from pilotage.service.works.kept_outputs import KeptOutputs
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import EarlierResult, adopt
 from pilotage.service.works.site_files import NO_SITE, FilesAtSites
+from pilotage.service.works.stale_results import StaleResults
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +138,11 @@ class Runner:
         )
         self._disposals = Disposals(self._removals)
         self._commit_handler = CommitHandler(
-            self._jobs, self._manifests, tree=tree, index=index, hold=self._hold, inputs=self._inputs,
+            self._jobs, self._manifests, tree=tree, index=index, hold=lambda *held: self._request(hold_for(*held)), inputs=self._inputs,
             on_its_way=driver.on_its_way, yielding=driver.yielding, dispose=self._disposals.want, remake=self._request,
+            compare=StaleResults(
+                self._jobs.expansion_of, self._manifests, journal=journal, write=writer.submit, codec=codec, clock=clock
+            ).note,
         )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},
@@ -565,9 +569,6 @@ class Runner:
         """The site of a pilot, which determines how software is started."""
         found = self._core.engine.state.pilots.by_name.get(pilot) if self._core is not None else None
         return found.site.site if found is not None else None
-
-    def _hold(self, job: str, message: str) -> None:
-        self._request(hold_for(job, message))
 
     def _request(self, operation: AnyOperation) -> None:
         self._driver.receive(OperationRequest(token=_NOBODY, operation=operation))

@@ -11,6 +11,7 @@ __all__ = [
     "reuse",
     "run_history",
     "site_files",
+    "stale_results",
     "stored_copies",
     "work_orders",
 ]

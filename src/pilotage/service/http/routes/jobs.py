@@ -362,6 +362,7 @@ PROGRESS_ROUTES = (progress,)
 
 # Why a package is in its state, over HTTP: reasons from the engine, or from the book for jobs that it does not run.
 
+_STALE_SHOWN_MAX = 5
 _OVER: dict[str, tuple[WhyCode, str]] = {
     "DONE": ("done", "its outputs are there"),
     "CLEARED": ("done", "its outputs were handed over, or their retention time is over"),
@@ -405,6 +406,13 @@ async def explain(request: ApiRequest, services: ServicesArgument, job: JobPath,
 def _in_words(services: Services, found: ShownPackage, explanation: Explanation) -> Explanation:
     """Add the name of the package, its actual times, and the binaries of its last ended attempt."""
     explanation = msgspec.structs.replace(explanation, words=services.package_names.of(found.job, found.place))
+    if stale := services.reader.stale_inputs(found):
+        names = ", ".join(each.name for each in stale[:_STALE_SHOWN_MAX])
+        more = f" and {len(stale) - _STALE_SHOWN_MAX:,} more" if len(stale) > _STALE_SHOWN_MAX else ""
+        message = f"its results are stale: {names}{more} was made again with another content than it read"
+        name = f"{found.job.job}/{explanation.package}"
+        why = Why(code="stale", message=message, subject=name, next_step=f"pilotage retry --force {name}")
+        explanation = msgspec.structs.replace(explanation, reasons=(*explanation.reasons, why))
     facts = found.facts
     if facts is not None and facts.running_at is not None and (facts.state == "RUNNING" or facts.state in _OVER):
         ended_at = facts.done_at or facts.aborted_at or facts.cancelled_at
