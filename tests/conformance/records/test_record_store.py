@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from pilotage.adapters.records.copies import PackCopies
 from pilotage.adapters.records.folder import FolderRecords
+from pilotage.adapters.stores.folder import FolderStore
 from pilotage.model.records import RECORD_VERSION, Annotation, JobRecord, PartKind, RecordPart
 from pilotage.ports.records import DamagedPart, IncompleteRecord, RecordStore, RecordStoreError, RecordTaken
 
@@ -42,14 +45,17 @@ def store_one(store: RecordStore, job: str, *contents: bytes, **about: object) -
     return record
 
 
-@pytest.fixture(params=["folder"])
+@pytest.fixture(params=["folder", "folder with copies"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
     opened: list[RecordStore] = []
 
     def again() -> RecordStore:
         for each in opened:
             each.close()
-        opened[:] = [FolderRecords(tmp_path / "records")]
+        copies = PackCopies(FolderStore(), f"file://{tmp_path}/copies") if "copies" in request.param else None
+        if copies is not None and opened:  # as on a new computer
+            shutil.rmtree(tmp_path / "records")
+        opened[:] = [FolderRecords(tmp_path / "records", copies=copies)]
         return opened[0]
 
     yield again

@@ -23,6 +23,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -57,6 +58,9 @@ from pilotage.ports.records import (
     StoredRecord,
 )
 
+if TYPE_CHECKING:
+    from pilotage.adapters.records.copies import PackCopies
+
 log = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024
@@ -69,12 +73,16 @@ DICTIONARY_BYTES = 64 * 1024
 class FolderRecords:
     """A folder of records; any thread may use it."""
 
-    def __init__(self, folder: Path, *, writes: bool = True) -> None:
-        """Open the folder, or make it. Raises `RecordStoreError`, also where another process writes."""
+    def __init__(self, folder: Path, *, writes: bool = True, copies: PackCopies | None = None) -> None:
+        """Open the folder, or make it. Raises `RecordStoreError`, also where another process writes.
+
+        With `copies`, packs that are lost here are brought back, and everything that is written has a copy there.
+        """
         self._folder = folder
         self._writes = writes
         self._guard = threading.RLock()
-        self._packs = PackFiles(folder / "packs", writes=writes, read_part=self._content)
+        self._copies = copies
+        self._packs = PackFiles(folder / "packs", writes=writes, read_part=self._content, copies=copies)
         self._marks = DamageMarks(folder / "damaged")
         self._pending: dict[bytes, Item] = {}
         self._pending_bytes = 0
@@ -89,7 +97,11 @@ class FolderRecords:
                 self._lock = _locked(folder / "lock")
             try:
                 if writes:
+                    if copies is not None:
+                        copies.restore(self._packs)
                     self._open_to_write()
+                    if copies is not None:
+                        copies.begin(self._packs)
                     self._packs.start_at_the_end(shortened=self._shortened)
                     self._use_dictionary()
                 else:
@@ -465,6 +477,8 @@ class FolderRecords:
                 else:
                     self._opened = Catalogue(self._folder / CATALOGUE, writes=False)
             yield from find_damage(self._packs.folder, self._folder / CATALOGUE, on_lost=self._marks.add)
+            if self._copies is not None:
+                yield from self._copies.check(self._packs)
 
     def collect(self, *, dry_run: bool) -> Collected:
         """Remove the parts that no record needs, or only count them. Raises `DamagedPart` if anything is damaged."""

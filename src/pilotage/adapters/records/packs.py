@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pilotage.adapters.records.blocks import (
     LEVEL,
@@ -25,7 +25,10 @@ from pilotage.adapters.records.blocks import (
     packed,
     scan,
 )
-from pilotage.ports.records import DamagedPart
+from pilotage.ports.records import DamagedPart, RecordStoreError
+
+if TYPE_CHECKING:
+    from pilotage.adapters.records.copies import PackCopies
 
 PACK_BYTES_MAX = 256 * 1024 * 1024
 BLOCK_BYTES = 1024 * 1024
@@ -63,9 +66,12 @@ class Written(NamedTuple):
 class PackFiles:
     """The files of a folder of packs; a writer appends to the last."""
 
-    def __init__(self, folder: Path, *, writes: bool, read_part: Callable[[bytes], bytes]) -> None:
-        """Take the folder; `read_part` finds dictionaries."""
+    def __init__(
+        self, folder: Path, *, writes: bool, read_part: Callable[[bytes], bytes], copies: PackCopies | None = None
+    ) -> None:
+        """Take the folder, and where copies of its packs are; `read_part` finds dictionaries."""
         self.folder = folder
+        self._copies = copies
         self.dictionary = b""  # with which blocks are compressed from now on
         self.written: list[Written] = []
         self._writes = writes
@@ -164,12 +170,18 @@ class PackFiles:
             done += os.pwrite(descriptor, content[done:], self._end + done)
 
     def sync(self) -> None:
-        """Make durable what was appended. After a fault nothing more is appended: nobody knows what the disk has."""
+        """Make durable what was appended, here and where copies are.
+
+        After a fault nothing more is appended: nobody knows what the disk has, and what only the copies lack is copied when
+        the folder is opened again.
+        """
         try:
             for pack in {each.pack for each in self.written}:
                 os.fsync(self._file(pack))
             sync_folder(self.folder)
-        except OSError as fault:
+            if self._copies is not None and self.written:
+                self._copies.copy(self)
+        except (OSError, RecordStoreError) as fault:
             self.broken = str(fault)
             raise
 
@@ -179,7 +191,9 @@ class PackFiles:
             self._pack, self._end = pack + 1, 0
 
     def remove(self, pack: int) -> None:
-        """Remove a pack that nothing refers to any more."""
+        """Remove a pack that nothing refers to any more, and its copy."""
+        if self._copies is not None:
+            self._copies.remove(pack)
         self._forget(pack)
         for key in [key for key in self._cache if key[0] == pack]:
             self._cached_bytes -= len(self._cache.pop(key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from pilotage.model.errors import extra, missing_extra
 from pilotage.model.settings.settings import Settings
 
 if TYPE_CHECKING:
+    from pilotage.adapters.records.copies import PackCopies
     from pilotage.ports import AttemptLogs, Journal
     from pilotage.ports.records import Collected, Damage, RecordStore
     from pilotage.service.journal.recording import OpenRecords, RecordKeeping
@@ -27,11 +28,39 @@ def records_folder(settings: Settings) -> Path:
     return state_folder(settings, folder=Path.cwd()) / RECORDS_FOLDER
 
 
-def open_records(state: Path, *, writes: bool = False) -> RecordStore:
+def open_records(state: Path, *, writes: bool = False, copies: PackCopies | None = None) -> RecordStore:
     """The records of a state folder. Raises `NoRecords` where there are none to read, and `RecordStoreError`."""
     with extra("provenance", purpose="to keep records of jobs"):
         from pilotage.adapters.records.folder import FolderRecords
-    return FolderRecords(state / RECORDS_FOLDER, writes=writes)
+    return FolderRecords(state / RECORDS_FOLDER, writes=writes, copies=copies)
+
+
+def copies_of(settings: Settings, *, url: str = "") -> PackCopies | None:
+    """Where copies of records are: at a URL, else as the settings say. Raises `RecordStoreError`."""
+    from pilotage.adapters.records.copies import PackCopies
+    from pilotage.app.store_registry import open_stores
+    from pilotage.model.errors import PilotageError
+    from pilotage.ports.records import RecordStoreError
+
+    place = url or settings.provenance.storage
+    if not place:
+        return None
+    try:
+        return PackCopies(open_stores(settings).find(place).store, place)
+    except PilotageError as fault:
+        raise RecordStoreError(
+            f"provenance.storage cannot be used: {fault.what}", subject=fault.subject, next_step=fault.next_step
+        ) from fault
+
+
+def fetch_records(settings: Settings, url: str, folder: Path) -> None:
+    """Bring the records of a store into an empty folder, verified, from which they can be read."""
+    with extra("provenance", purpose="to read records of jobs"):
+        from pilotage.adapters.records.folder import FolderRecords
+    copies = copies_of(settings, url=url)
+    assert copies is not None
+    copies.refuse_empty()
+    FolderRecords(folder, copies=copies).close()
 
 
 def open_records_for(settings: Settings, state: Path) -> OpenRecords | None:
@@ -42,7 +71,11 @@ def open_records_for(settings: Settings, state: Path) -> OpenRecords | None:
     if missing_extra("provenance"):
         with extra("provenance", purpose="to keep records of jobs (setting provenance.records)"):
             raise ImportError("zstandard is not installed", name="zstandard")
-    return partial(open_records, state.absolute())
+
+    def opened(*, writes: bool = False) -> RecordStore:
+        return open_records(state.absolute(), writes=writes, copies=copies_of(settings) if writes else None)
+
+    return opened
 
 
 @contextmanager
@@ -79,7 +112,7 @@ def _opened(settings: Settings, *, writes: bool) -> Iterator[RecordStore]:
     open_records(state).close()
     if writes:
         refuse_second(state)
-    store = open_records(state, writes=writes)
+    store = open_records(state, writes=writes, copies=copies_of(settings))
     try:
         yield store
     finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,15 +20,34 @@ if TYPE_CHECKING:
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+class _Records(click.Path):
+    """A folder of records, or a URL in a store, whose records are brought into a folder while the command runs."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """The folder."""
+        if "://" not in os.fspath(value) or ctx is None:
+            return super().convert(value, param, ctx)
+        from pilotage.app.provenance.records import fetch_records
+        from pilotage.app.state_folder import settings_here
+
+        with ExitStack() as stack:  # a context that is not complete yet is never closed
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="pilotage-records-"))
+            fetch_records(settings_here(), os.fspath(value), Path(made, "records"))
+            ctx.call_on_close(stack.pop_all().close)
+        return Path(made, "records")
+
+
 def records_options(command: Decorated) -> Decorated:
     """`--records`, and `--server`, `--token-file` and `--ca-file`."""
     command = server_option(command)
     return click.option(
         "--records",
         "folder",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=_Records(exists=True, file_okay=False, path_type=Path),
         metavar="FOLDER",
-        help="Read the records of FOLDER, such as a copy of a storage, instead of those of a server.",
+        help="Read the records of FOLDER, such as a copy of a storage, or of a URL such as s3://bucket/records, instead of those of a server.",
     )(command)
 
 

@@ -292,6 +292,12 @@ class ProvenanceSettings(Section, frozen=True, kw_only=True):
             "Whether records are kept; `auto`: if `pilotage[provenance]` is installed. A job is purged only after its record."
         ),
     ] = "auto"
+    storage: Annotated[
+        str,
+        _doc(
+            "A folder in a store, such as `s3://bucket/records`, that gets a copy of every record before it counts; empty: none."
+        ),
+    ] = ""
     recorded_after_seconds: Annotated[
         Interval, _doc("Seconds from its last event until the record of a finished job is made.")
     ] = 10.0
