@@ -325,6 +325,8 @@ class Scheduler:
             data |= {"memory_bytes": 2**30 * number, "wall_seconds": 90.5, "remaining_seconds": 600.5}
         if self.chance.random() < 0.2:
             data["drop_revision"] = package.job.operation
+        if self.chance.random() < 0.1:
+            data["early"] = [{"package": "1.1.1", "attempt": number}]
         behind = [other for other in package.here() if other.exit_code() != "SUCCESS"]
         if behind and self.chance.random() < 0.5:
             replaced = self.chance.choice(behind)

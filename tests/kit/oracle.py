@@ -102,6 +102,7 @@ def attempt(events: Sequence[WireEvent]) -> Found:
         "memory_bytes": said(created, "memory_bytes"),
         "wall_seconds": said(created, "wall_seconds"),
         "drop_revision": said(created, "drop_revision") or 0,
+        "early": {each["package"]: each["attempt"] for each in said(created, "early") or ()},
         "created_at": time_of(created),
         "queued_at": time_of(queued),
         "native_id": said(queued, "native_id"),

@@ -21,7 +21,7 @@ from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, ActivePackage, JobSt
 from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.model.jobs.graph import EdgeKind, Graph
+from pilotage.model.jobs.graph import Graph
 from pilotage.model.resources import NAMES, amounts, slots_for
 
 
@@ -102,6 +102,7 @@ def _check_job(state: EngineState, job: JobState, totals: _Totals) -> None:
             granted=job.granted.tobytes(),
             waits=job.waits.tobytes(),
             dropped=tuple([number for number, work in job.work.items() if work.dropped]),
+            early=tuple([number for number, work in job.work.items() if work.early]) if job.starts_early else (),
             accepted=job.accepted,
             late_waits=tuple(late_waits.items()),
             kinds=job.plan.template_of.tobytes() if late_waits else b"",
@@ -197,6 +198,7 @@ class _Packages(NamedTuple):
     granted: bytes
     waits: bytes
     dropped: tuple[int, ...]
+    early: tuple[int, ...]  # these may start before their inputs are complete
     accepted: bool  # before that, packages wait for nothing yet
     late_waits: tuple[tuple[int, tuple[int, ...]], ...]  # the late stages that packages of a template wait for
     kinds: bytes  # template of each package, where a template waits for a late stage
@@ -234,7 +236,9 @@ def _check_packages(known: _Packages) -> None:
         missing = _missing(known, done)
         _must_all(waiting == missing, "the number of things a package waits for", job, missing, waiting)
     free = (stands == PackageStatus.READY) | (stands == PackageStatus.RESERVED) | (stands == PackageStatus.DELAYED)
-    _must_all(~free | (waiting == 0), "a ready package waits for nothing", job)
+    may_start = waiting == 0
+    may_start[list(known.early)] = True
+    _must_all(~free | may_start, "a ready package waits for nothing", job)
 
 
 def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -250,8 +254,8 @@ def _missing(known: _Packages, done: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 @functools.lru_cache(maxsize=64)
 def _awaited_edges(graph: Graph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Consumers and producers over all edges that must be waited for; a graph never changes."""
-    edges = [(consumer, producer) for producer, consumer, kind in graph.edges() if EdgeKind.AWAITED in kind]
+    """Consumers and producers over all edges; a graph never changes."""
+    edges = [(consumer, producer) for producer, consumer, _ in graph.edges()]
     consumers, producers = np.array(edges, np.int32).reshape(-1, 2).T
     return consumers, producers
 
@@ -481,5 +485,6 @@ def _durable_work(number: int, job: JobState) -> tuple[Any, ...]:
         for each in work.attempts.values()
     )
     failures = [msgspec.to_builtins(work.failures[each]) for each in sorted(work.failures)]
-    candidates = (sorted(work.candidates), work.stored, sorted(work.made_at.items()))
+    ties = (sorted(work.ties.items()), work.early_failed)
+    candidates = (sorted(work.candidates), work.stored, sorted(work.made_at.items()), *ties)
     return number, work.held, work.dropped, work.replicas, work.replicated, candidates, attempts, failures

@@ -24,12 +24,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Folds(msgspec.Struct, frozen=True):
-    """Maps each payload type to its fold. `after` checks a job that has final packages, or that a package may end."""
+    """Maps each payload type to its fold. `after` checks a watched job; it gets the package of the event, if any."""
 
     package: Mapping[type[Payload], Fold]
     job: Mapping[type[Payload], Fold]
     other: Mapping[type[Payload], Fold]
-    after: Callable[[Any, JobState], None]
+    after: Callable[[Any, JobState, int | None], None]
 
 
 class DecisionLog:
@@ -69,13 +69,13 @@ class DecisionLog:
         if number is not None:
             if (fold := self._package_folds.get(type(data))) is not None:
                 fold(self._state, job, number, event, data)
-                if job is not None and job.special:
-                    self._folds.after(self._state, job)
+                if job is not None and job.watched:
+                    self._folds.after(self._state, job, number)
         elif event.job is not None:
             if (fold := self._folds.job.get(type(data))) is not None:
                 fold(self._state, job, event, data)
-                if job is not None and job.special:
-                    self._folds.after(self._state, job)
+                if job is not None and job.watched:
+                    self._folds.after(self._state, job, None)
         elif (fold := self._folds.other.get(type(data))) is not None:
             fold(self._state, event, data)
 
@@ -140,5 +140,5 @@ class DecisionLog:
         self.unsent.append(Checked(0, event, "package" if attempt is None else "attempt", place, data))
         if (fold := self._package_folds.get(kind)) is not None:
             fold(self._state, job, number, event, data)
-            if job.special:
-                self._folds.after(self._state, job)
+            if job.watched:
+                self._folds.after(self._state, job, number)

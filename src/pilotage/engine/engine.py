@@ -20,6 +20,7 @@ from pilotage.engine.decisions.binding import bind, submit_prefetched
 from pilotage.engine.decisions.completion import (
     abort_consumers,
     apply_retry_rules,
+    discard_untied,
     grant_succeeded,
     revive_consumers,
 )
@@ -44,6 +45,8 @@ from pilotage.engine.files.storing import on_outputs_stored
 from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
 from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.folds.on_sites import on_site_described, on_site_latencies, on_site_stands
+from pilotage.engine.state.jobs import JobState
+from pilotage.engine.transitions.readiness import reconsider_early
 from pilotage.model.answers import Explanation
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import parse_dotted
@@ -108,7 +111,16 @@ _PACKAGE: dict[type[Payload], Fold] = {
     file_payloads.OutputsDisposed: on_attempts.on_outputs_disposed,
 }
 
-FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=check_job_end)
+
+def _after(state: EngineState, job: JobState, number: int | None) -> None:
+    """An event of a watched job was folded: its end may have come, and packages that start early may be concerned."""
+    if job.special:
+        check_job_end(state, job)
+    if job.starts_early and number is not None:
+        reconsider_early(state, job, number)
+
+
+FOLDS = Folds(package=_PACKAGE, job=_JOB, other=_OTHER, after=_after)
 
 DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     # No decision leaves work for an earlier one, except where `decide` runs another round.
@@ -116,6 +128,7 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     record_file_reports,
     lost_pilots.end_lost_pilots,
     end_requests,
+    discard_untied,
     grant_succeeded,
     apply_retry_rules,
     cancel_failing_jobs,
@@ -179,8 +192,8 @@ class Engine:
         job = state.jobs.by_id[event.job or ""]
         if (fold := FOLDS.package.get(type(data))) is not None:
             fold(state, job, number, event, data)
-            if job.special:
-                FOLDS.after(state, job)
+            if job.watched:
+                FOLDS.after(state, job, number)
 
     def decide(self, now: float) -> list[Checked]:
         """Make all decisions that are due, and return them as applied events; their effects wait in `effects`."""

@@ -224,7 +224,12 @@ def _blocked(state: EngineState, job: JobState, number: int, facts: PackageFacts
         if lacked:
             message = f"an input from {name} was missing and is made again; {name} is {status}"
         yield Why(code="waits-for-package", message=message, subject=name, count=len(missing))
-    work = job.work.get(number)
+    work = tried
+    if work is not None and work.early_failed:
+        message = (
+            "an attempt that had started early failed, which does not count: it waits until its inputs are complete"
+        )
+        yield Why(code="early-failed", message=message)
     if number in job.acting or (work is not None and may_act(job, work)):
         message = "it has side effects: no further attempt starts before an abandoned one is known to have stopped"
         yield Why(code="suspect", message=message, count=job.acting.get(number, 1))
@@ -361,8 +366,18 @@ def _live(state: EngineState, job: JobState, number: int, facts: PackageFacts | 
     for attempt in work.attempts.values():
         if attempt.trusted:
             yield from explain_live_site(state, attempt)
+    for tried, ties in sorted(work.ties.items()):
+        for other, _ in ties[:_PACKAGES_SHOWN_MAX]:
+            if not job.granted[other]:
+                yield _started_early(job, tried, other, count=len(ties))
     for candidate in sorted(work.candidates):
         yield Why(code="waits-for-grant", message=f"attempt {candidate} succeeded and waits for its grant")
+
+
+def _started_early(job: JobState, tried: int, producer: int, *, count: int) -> Why:
+    name = job.dotted(producer)
+    message = f"attempt {tried} started early: it reads the outputs of {name}, which are not granted yet, and is granted after it"
+    return Why(code="started-early", message=message, subject=name, count=count)
 
 
 def _attempts(work: ActivePackage) -> Iterator[Why]:

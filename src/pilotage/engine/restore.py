@@ -38,7 +38,7 @@ from pilotage.engine.decisions.site_status import REMOVED_REASON, add_unmanaged,
 from pilotage.engine.engine import Engine
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.restoring import fetch_again, restore_files
-from pilotage.engine.folds.on_attempts import demand_of, new_attempt
+from pilotage.engine.folds.on_attempts import demand_of, new_attempt, ties_in
 from pilotage.engine.folds.on_jobs import check_job_end
 from pilotage.engine.past_pilots import EndedPilots, ended_pilots
 from pilotage.engine.retry.policy import UNHEARD, failure_of
@@ -438,8 +438,15 @@ def _restore_package(state: EngineState, job: JobState, number: int, facts: Pack
     for attempt, known in facts.attempts.items():
         if known.epoch == facts.epoch:
             work.replicated += known.replica
+            if known.early:
+                if _has_failed(known):
+                    work.early_failed = True
+                    continue
+                work.tie(attempt, ties_in(job, known.early))
             _restore_attempt(state, job, work, attempt, known)
     _restore_acting(state, job, number, facts, gone)
+    if work.ties:
+        state.pending.to_untie[job, number] = None
     work.verdict = judge(state, job, work)
     if work.candidates:
         state.pending.to_commit.append((job, number))
@@ -457,6 +464,10 @@ def _restore_acting(state: EngineState, job: JobState, number: int, facts: Packa
             ref = AttemptRef(job.id, job.dotted(number), attempt)
             why, site = known.lost_reason or "", known.site or ""
             add_abandoned(state, ref, number, pilot=known.pilot, site=site, lost_reason=why)
+
+
+def _has_failed(known: AttemptFacts) -> bool:
+    return known.finished_at is not None and known.exit_code != ExitCodeGasw.SUCCESS and known.staged_at is None
 
 
 def _restore_candidate(work: ActivePackage, number: int, known: AttemptFacts) -> None:
@@ -509,6 +520,7 @@ def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, num
         state.pending.lost_pilots.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)
     if known.phase is not None and attempt.leased:
         resume_phase(state, attempt, known.phase)
+        attempt.applying = known.phase == "application"
     if attempt.suspect and attempt.pilot in state.pilots.by_name:
         state.pilots.by_name[attempt.pilot].suspect = True
     if attempt.leased or site in state.sites.unmanaged:

@@ -236,6 +236,8 @@ WhyCode = Literal[
     "waits-for-input",
     "waits-for-file",
     "waits-for-grant",
+    "started-early",
+    "early-failed",
     "runs-last",
     "no-site",
     "site-unable",

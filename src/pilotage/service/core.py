@@ -344,7 +344,11 @@ class Core:
             dropped = work is not None and 0 < work.dropped <= attempt.drop_revision
             if granted and not dropped:
                 inputs.append(InputSource(job.dotted(producer), granted))
-        return Assignment(attempt.ref, attempt.epoch, attempt.demand, tuple(inputs), attempt.drop_revision)
+        early: tuple[InputSource, ...] = ()
+        if job.starts_early:
+            ties = job.work[attempt.number].ties.get(attempt.ref.attempt, ())
+            early = tuple(InputSource(job.dotted(other), tried) for other, tried in ties if not job.granted[other])
+        return Assignment(attempt.ref, attempt.epoch, attempt.demand, tuple(inputs), attempt.drop_revision, early)
 
     def _wake_at(self) -> float | None:
         times = [self._polls[0][0]] if self._polls else []

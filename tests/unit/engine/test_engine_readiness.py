@@ -81,14 +81,6 @@ def test_a_merge_waits_for_all_its_producers() -> None:
         assert [each.package for each in pilot.held[pilot.ref("2.1.1")].inputs] == ["1.1.1", "1.2.1", "1.3.1"]
 
 
-def test_along_an_early_edge_a_consumer_starts_without_waiting_and_without_the_file() -> None:
-    with Small(site(cores=2)) as small:
-        small.submit(plan(stage(), stage(), early=[("1.1.1", "2.1.1")]))
-        pilot = small.pilot()
-        assert pilot.packages == ["1.1.1", "2.1.1"]
-        assert pilot.held[pilot.ref("2.1.1")].inputs == ()
-
-
 def test_a_failed_attempt_grants_nothing() -> None:
     with Small(site()) as small:
         small.submit(chain())

@@ -131,4 +131,4 @@ def test_a_site_without_a_limit_gives_any_time() -> None:
 
 def test_every_filter_says_what_it_is_about() -> None:
     assert all(refuses.__doc__ for refuses in FILTERS.values())
-    assert len(FILTERS) == 12
+    assert len(FILTERS) == 13

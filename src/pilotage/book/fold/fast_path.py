@@ -185,6 +185,7 @@ class ShortLives:
                 or data.memory_bytes is not None
                 or data.wall_seconds is not None
                 or data.drop_revision
+                or data.early
             ):  # it does not begin with a lease, or is otherwise unusual
                 others[key] = events
                 continue

@@ -160,6 +160,7 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     cpu_system_seconds: float | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
+    early: dict[str, int] = {}  # the attempts, by package, beside which it started early
     keys: AttemptKeys = {}
 
 

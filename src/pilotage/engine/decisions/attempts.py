@@ -11,6 +11,7 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import live_attempts
 from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, template_of
 from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
+from pilotage.engine.transitions.early_start import is_read_early, ties_now
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.site_observations import submitting, watch_queue
 from pilotage.model.events import payloads
@@ -52,6 +53,8 @@ def replicas_max(state: EngineState, job: JobState, number: int) -> int:
 
 def _may_replicate(state: EngineState, job: JobState, work: ActivePackage) -> bool:
     if work.held or work.dropped or not job.open or any(each.leased for each in work.attempts.values()):
+        return False
+    if work.ties or is_read_early(job, work.number) is not None:
         return False
     if work.replicas > work.replicated or work.failures:
         return False  # one is already wanted; or its failures must be judged first
@@ -97,7 +100,13 @@ def create(
     work = job.work.get(number)
     declared = job.plan.templates[job.kinds[number]].demand
     beside = work.attempts if work is not None else None
-    if pilot is not None and pilot.ends_at is None and demand is declared and not beside:  # the usual case
+    if (
+        pilot is not None
+        and pilot.ends_at is None
+        and demand is declared
+        and not beside
+        and not (work is not None and work.early)
+    ):  # the usual case
         created, text = pilot.created(state.lease_seconds, job.drop_revision)
     else:
         created, text = _created(state, job, work, demand, site, pilot, declared), None
@@ -142,7 +151,16 @@ def _created(
         wall_seconds=demand.wall_seconds if demand.wall_seconds != declared.wall_seconds else None,
         remaining_seconds=remaining(site, pilot, demand, state.clock.now),
         drop_revision=job.drop_revision,
+        early=_early_inputs(job, work),
     )
+
+
+def _early_inputs(job: JobState, work: ActivePackage | None) -> tuple[payloads.EarlyInput, ...]:
+    """The running attempts beside which an attempt starts early."""
+    if work is None or work.early is None:
+        return ()
+    ties = ties_now(job, work.number)
+    return tuple(payloads.EarlyInput(package=job.dotted(other), attempt=tried) for other, tried in ties)
 
 
 def submit(state: EngineState, attempt: AttemptState) -> None:

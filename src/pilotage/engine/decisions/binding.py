@@ -216,7 +216,7 @@ def _carry_out_wakes(state: EngineState) -> None:
 
 def _no_site(state: EngineState, queue: QueueClass) -> bool:
     """Handle a class without a site; returns whether to try again at once."""
-    if state.placement.is_impossible(queue):
+    if state.placement.is_impossible(queue) and not queue.requirements.beside:
         if state.placement.forget_estimate(queue):
             return True
         _give_up(state, queue)

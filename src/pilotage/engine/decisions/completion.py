@@ -14,6 +14,7 @@ from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_under_way, lost_stages
 from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, PackageStatus, template_of
 from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.transitions.early_start import grantable, lost_input
 from pilotage.engine.transitions.queue_classes import class_for
 from pilotage.engine.transitions.readiness import move, reconsider
 from pilotage.model.events import payloads
@@ -32,7 +33,7 @@ def grant_succeeded(state: EngineState) -> None:
         work = job.work.get(number)
         if work is None or work.dropped or job.cancelled or job.aborted or job.status[number] >= FINAL:
             continue
-        candidates = work.candidates
+        candidates = grantable(job, work) if work.ties else work.candidates
         if not candidates:
             continue
         first = candidates[0] if len(candidates) == 1 else min(candidates)
@@ -51,6 +52,24 @@ def grant_succeeded(state: EngineState) -> None:
             release_inputs(state, job, number)
         if job.special and ends_the_job(job, number, 0):
             end_others(state, job, number, 0)
+
+
+def discard_untied(state: EngineState) -> None:
+    """Begin a new epoch of each package that started early and whose input is void: nothing of it counts, nor as a failure."""
+    while state.pending.to_untie:
+        job, number = next(iter(state.pending.to_untie))
+        del state.pending.to_untie[job, number]
+        work = job.work.get(number)
+        if work is None or not work.ties or job.cancelled or job.aborted or job.is_final(number):
+            continue
+        if (lost := lost_input(job, work)) is not None:
+            producer, tried, why = lost
+            message = f"attempt {tried} of {job.dotted(producer)}, whose outputs it read while they grew, {why}"
+            early = payloads.EarlyInput(package=job.dotted(producer), attempt=tried)
+            restarted = payloads.Restarted(cause="remake", message=message, lost_input=early)
+            state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+        elif work.candidates:
+            state.pending.to_commit.append((job, number))
 
 
 def _is_refused(state: EngineState, job: JobState, work: ActivePackage, attempt: int) -> bool:

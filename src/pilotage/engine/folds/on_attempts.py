@@ -5,7 +5,7 @@ Only the agent that holds the lease of an attempt may report on it; the stream o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,8 +15,8 @@ from pilotage.engine.folds.on_packages import forget_epoch
 from pilotage.engine.retry.policy import failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import SERVED_MAX, learn, learn_failure, learn_start
-from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, template_of
-from pilotage.engine.state.sites import AttemptState, SiteState
+from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, Ties, template_of
+from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
 from pilotage.engine.transitions.occupancy import free_slot, hold, release_attempt, remove_abandoned, take_slot
 from pilotage.engine.transitions.readiness import begin, count_busy, finish, move, reconsider, satisfy, unreserve
 from pilotage.engine.transitions.site_observations import (
@@ -26,7 +26,7 @@ from pilotage.engine.transitions.site_observations import (
     submission_forgotten,
 )
 from pilotage.model.events import file_payloads, payloads
-from pilotage.model.events.events import Event
+from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.resources import Demand
@@ -68,6 +68,9 @@ def on_attempt_created(
     if (work.failures or work.attempts) and not data.replica:
         job.run_times.add_repeat(job.kinds[number])
     work.add(tried, attempt)
+    if data.early:
+        work.tie(tried, _ties_of(job, data.early))
+        work.early = None
     if data.replica:
         work.replicated += 1
     if room is not None and room[0] is site and room[1] == attempt.shape and not state.queues.at[site].waiting:
@@ -80,6 +83,17 @@ def on_attempt_created(
     # Not earlier: while it was queued, it was in the queue of its previous number.
     if tried > job.last_attempt[number]:
         job.last_attempt[number] = tried
+
+
+def _ties_of(job: JobState, early: Sequence[payloads.EarlyInput]) -> Ties:
+    return ties_in(job, {each.package: each.attempt for each in early})
+
+
+def ties_in(job: JobState, early: Mapping[str, int]) -> Ties:
+    """The attempts that an attempt depends on, from their packages' addresses."""
+    places = ((parse_dotted(package), tried) for package, tried in early.items())
+    numbers = ((job.number((at.stage, at.line, at.number)), tried) for at, tried in places if at is not None)
+    return tuple((number, tried) for number, tried in numbers if number is not None)
 
 
 class Created(Protocol):
@@ -259,6 +273,7 @@ def on_phase_entered(state: EngineState, job: JobState, number: int, event: Even
     found = _reported_attempt(job, number, event)
     if found is not None and found[1].counted and found[1].leased:
         enter_phase(state, found[1], data.phase)
+        found[1].applying = data.phase == "application"
 
 
 def on_outputs_staged(
@@ -267,7 +282,8 @@ def on_outputs_staged(
     """It has succeeded and awaits its grant; its slot is free."""
     if (found := _reported_attempt(job, number, event)) is not None:
         _inform_guard(state, found[1], data.manifest)
-        learn(job, found[1], (), state.clock.wall_time)
+        if found[1].ref.attempt not in found[0].ties:  # it may have waited for its inputs
+            learn(job, found[1], (), state.clock.wall_time)
         if job.retains:
             _inform_keeper(state, job, *found, data.manifest)
         _succeed(state, job, *found)
@@ -314,15 +330,12 @@ def on_attempt_finished(
         speaker = state.pilots.by_name.get(event.stream)
         if speaker is None or speaker.owed or state.abandoned.by_pilot:
             _note_reported_end(state, event.stream, attempt.ref)
+    is_early = attempt.ref.attempt in work.ties  # its times are those of the attempts whose outputs it reads
     if data.exit_code == _SUCCESS:
         if state.output_guard.contested:
             _inform_guard(state, attempt, data.manifest)
-        phases = data.phases
-        learn(job, attempt, phases, state.clock.wall_time)
-        if speaker is not None and phases and speaker.served < SERVED_MAX:
-            learn_start(job, speaker, attempt, phases)
-        if len(phases) != 1 or phases[0].phase != "application":
-            score_phases(state, attempt, phases, succeeded=True)
+        if not is_early:
+            _learn_times(state, job, attempt, data.phases, speaker)
         if job.retains:
             _inform_keeper(state, job, work, attempt, data.manifest)
         _succeed(state, job, work, attempt)
@@ -337,13 +350,32 @@ def on_attempt_finished(
         lost_reason=lost,
         end=data,
     )
-    score_phases(state, attempt, data.phases, succeeded=False)
+    if is_early:  # its inputs were not complete, which may be why: that is no failure, and next time they are
+        work.tie(attempt.ref.attempt, ())
+        work.early_failed, failure = True, None
+    else:
+        score_phases(state, attempt, data.phases, succeeded=False)
     free_slot(state, attempt, "neutral" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
         if not attempt.lost:
             learn_failure(job, attempt, state.clock.wall_time)
     state.pending.to_judge[job, number] = None
+
+
+def _learn_times(
+    state: EngineState,
+    job: JobState,
+    attempt: AttemptState,
+    phases: tuple[payloads.PhaseTimes, ...],
+    speaker: PilotState | None,
+) -> None:
+    """Learn from the phases of a success; `speaker` is the pilot that ran it, if it is still known."""
+    learn(job, attempt, phases, state.clock.wall_time)
+    if speaker is not None and phases and speaker.served < SERVED_MAX:
+        learn_start(job, speaker, attempt, phases)
+    if len(phases) != 1 or phases[0].phase != "application":
+        score_phases(state, attempt, phases, succeeded=True)
 
 
 def _note_reported_end(state: EngineState, pilot: str, ref: AttemptRef) -> None:

@@ -76,6 +76,7 @@ def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
     work = job.work.get(number)
     if work is None:
         return
+    work.early = None
     if not (work.attempts or work.bound or work.held or work.dropped):
         del job.work[number]  # nothing of it needs to be remembered
         return

@@ -12,6 +12,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.retry.policy import DROPPED, RESCHEDULED, lacked_input
 from pilotage.engine.state.job_queries import is_over, live_attempts, lost_stages, status_of
 from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, JobState, PackageStatus, template_of
+from pilotage.engine.transitions.early_start import is_read_early
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import payloads
 from pilotage.model.events.events import parse_dotted
@@ -409,6 +410,10 @@ def _replicate(state: EngineState, job: JobState, operation: Replicate) -> None:
     work = job.work.get(number)
     if work is None or not any(attempt.trusted for attempt in work.attempts.values()):
         raise _Refusal("not-running", f"no attempt of {operation.package} is under way", subject=operation.package)
+    if (reader := number if work.ties else is_read_early(job, number)) is not None:
+        message = f"{job.dotted(reader)} started early and reads from one attempt alone"
+        hint = "wait until that attempt is over"
+        raise _Refusal("consumer-started", message, subject=operation.package, next_step=hint)
     found = judge(state, job, work)
     if found is not None and found.action == "give-up":
         message = f"{operation.package} may not have another attempt: {found.message}"

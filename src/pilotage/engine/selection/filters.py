@@ -55,6 +55,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     demand: Demand = Demand()
     executor: str = ""  # the name or the kind of a site
+    beside: str = ""  # the name of the site where the packages run whose outputs it reads while they grow
     platform: str = ""
     job_type: str = "normal"
     more_wall_than: float = 0.0  # seconds; it was cut off after this time
@@ -74,6 +75,13 @@ def executor(site: SiteDescription, requirements: Requirements) -> str:
     if requirements.executor in ("", site.site.name, site.site.kind):
         return ""
     return f"it may run at {requirements.executor} only"
+
+
+def beside(site: SiteDescription, requirements: Requirements) -> str:
+    """The package starts early, where those run that make its inputs."""
+    if requirements.beside in ("", site.site.name):
+        return ""
+    return f"it starts early, and the packages that make its inputs run at {requirements.beside}"
 
 
 def node_restriction(site: SiteDescription, requirements: Requirements) -> str:
@@ -213,6 +221,7 @@ Filter = Callable[[SiteDescription, Requirements], str]
 
 FILTERS: dict[str, Filter] = {
     "executor": executor,
+    "beside": beside,
     "node-restriction": node_restriction,
     "platform": platform,
     "job-type": job_type,
@@ -248,12 +257,19 @@ def allows(site: SiteDescription, requirements: Requirements) -> bool:
 
 
 def requirements_of(
-    owner: str, about: Template, *, demand: Demand, more_wall_than: float = 0.0, run_seconds: float = 0.0
+    owner: str,
+    about: Template,
+    *,
+    demand: Demand,
+    more_wall_than: float = 0.0,
+    run_seconds: float = 0.0,
+    beside: str = "",
 ) -> Requirements:
     """The requirements of packages of a template; with their estimate only if it is given."""
     return Requirements(
         demand=demand,
         executor=about.executor,
+        beside=beside,
         platform=about.platform,
         job_type=about.job_type,
         more_wall_than=more_wall_than,

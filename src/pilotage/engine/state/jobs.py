@@ -58,6 +58,9 @@ _MADE = (PackageStatus.DONE, PackageStatus.ABORTED)
 _NO_ATTEMPTS: Mapping[int, AttemptState] = MappingProxyType({})
 _NOWHERE: Mapping[int, str] = MappingProxyType({})
 _NO_FAILURES: Mapping[int, Failure] = MappingProxyType({})
+Ties = tuple[tuple[int, int], ...]
+"""Attempts that another one depends on: pairs of package and attempt number."""
+_NO_TIES: Mapping[int, Ties] = MappingProxyType({})
 
 
 @changes_often
@@ -84,6 +87,9 @@ class ActivePackage(msgspec.Struct, eq=False):
     replicas: int = 0  # further attempts requested in this epoch
     replicated: int = 0  # how many of them were created
     races: bool = False  # some of them because it was queued for long: the first to start cancels the others
+    early: SiteState | None = None  # where it may start now, beside the running attempts that make its inputs
+    early_failed: bool = False  # an attempt that had started early failed: it waits for complete inputs
+    ties: Mapping[int, Ties] = _NO_TIES  # by attempt that started early: the attempts whose outputs it reads
     lacks: int = 0  # while it is reserved: files that are not at its site yet
     storing: int = 0  # the candidate whose outputs are being copied to stores
     stored: int = 0  # the candidate whose outputs are all there
@@ -109,16 +115,25 @@ class ActivePackage(msgspec.Struct, eq=False):
         """Clear everything of this epoch."""
         self.attempts, self.failures, self.candidates = _NO_ATTEMPTS, _NO_FAILURES, ()
         self.made_at = _NOWHERE
+        self.ties, self.early_failed = _NO_TIES, False
+
+    def tie(self, number: int, ties: Ties) -> None:
+        """An attempt depends on others; on none: not any more."""
+        others = {each: known for each, known in self.ties.items() if each != number}
+        self.ties = {**others, number: ties} if ties else others or _NO_TIES
 
     @property
     def idle(self) -> bool:
         """Whether it has no content."""
-        return not (self.bound or self.delayed_until or self.durable)
+        return not (self.bound or self.delayed_until or self.early or self.durable)
 
     @property
     def durable(self) -> bool:
         """Whether it has content that follows from events."""
-        return bool(self.attempts or self.failures or self.candidates or self.held or self.dropped or self.replicas)
+        return bool(
+            self.attempts or self.failures or self.candidates or self.held or self.dropped or self.replicas
+            or self.early_failed
+        )  # fmt: skip
 
 
 class Reservations:
@@ -295,10 +310,12 @@ class JobState:
         "satisfied",
         "since",
         "special",
+        "starts_early",
         "status",
         "stores",
         "template_classes",
         "waits",
+        "watched",
         "work",
     )
 
@@ -354,6 +371,8 @@ class JobState:
         self.floods: dict[tuple[str, str], int] = {}
         self.permanent_failures: set[int] = set()  # these packages
         self.special = False  # it has final packages, or packages that may end it
+        self.starts_early = False  # some packages may start before their inputs are complete
+        self.watched = False  # either of these: each of its events may have consequences for other packages
         self.finals: tuple[int, ...] = ()  # final packages
         self.finals_left = 0  # of these, not over
         self.finals_made = 0  # of these, done or aborted
@@ -385,6 +404,8 @@ class JobState:
         self.finals_left = sum(self.status[number] < PackageStatus.DROPPED for number in self.finals)
         self.special = bool(self.finals) or aborting
         self.retains = any(each.retains_outputs for each in plan.templates)
+        self.starts_early = any(segment.edges and not segment.common & _AWAITED for segment in plan.graph.segments)
+        self.watched = self.special or self.starts_early
         self.stores = any(each.stores_outputs for each in plan.templates)
         if any(each.disposes_outputs for each in plan.templates):
             self.disposed.extend(bytes(plan.count - len(self.disposed)))
@@ -485,15 +506,33 @@ class JobState:
         return self.status[number] > PackageStatus.DONE and not self.satisfied[number]
 
     def awaiting(self, number: int) -> Iterable[int]:
-        """The packages that must not start before this one is done."""
+        """The packages that wait for this one; some may start while it runs, but none is done before it."""
         found: Iterable[int] = ()
         for segment in self.plan.graph.segments:
             others = segment.successors.few(number)
-            if not others:
+            if others:
+                found = (*found, *others) if found else others
+        return found
+
+    def early_consumers(self, number: int) -> list[int]:
+        """The packages that may start while this one runs."""
+        found: list[int] = []
+        for segment in self.plan.graph.segments:
+            if segment.common & _AWAITED:
                 continue
-            if not segment.common & _AWAITED:
-                others = [other for other in others if _awaited(segment, other, number)]
-            found = (*found, *others) if found else others
+            found += [other for other in segment.successors.few(number) if not _awaited(segment, other, number)]
+        return found
+
+    def early_producers(self, number: int) -> list[int]:
+        """The packages beside which this one may start."""
+        found: list[int] = []
+        for segment in self.plan.graph.segments:
+            if segment.common & _AWAITED:
+                continue
+            start, end = segment.predecessors.span(number)
+            found += [
+                segment.predecessors.numbers[at] for at in range(start, end) if not segment.kind_numbers[at] & _AWAITED
+            ]
         return found
 
     def consumers(self, number: int) -> list[int]:
@@ -502,12 +541,9 @@ class JobState:
         return found
 
     def awaited(self, number: int) -> Iterator[int]:
-        """The packages that must be done before this one starts."""
+        """The packages that must be done before this one is."""
         for segment in self.plan.graph.segments:
-            start, end = segment.predecessors.span(number)
-            for at in range(start, end):
-                if segment.kind_numbers[at] & _AWAITED:
-                    yield segment.predecessors.numbers[at]
+            yield from segment.predecessors.few(number)
 
     def producers(self, number: int) -> list[int]:
         """The packages whose outputs this one reads."""

@@ -26,11 +26,13 @@ class Pending:
         "to_judge",
         "to_revive",
         "to_score",
+        "to_untie",
     )
 
     def __init__(self) -> None:
         """Start empty."""
         self.to_commit: deque[tuple[JobState, int]] = deque()
+        self.to_untie: dict[tuple[JobState, int], None] = {}  # packages that started early beside one that has changed
         self.to_judge: dict[tuple[JobState, int], None] = {}  # failures to judge
         self.to_abort_consumers: deque[tuple[JobState, int]] = deque()
         self.to_revive: dict[tuple[JobState, int], None] = {}  # consumers that may run after all
@@ -49,6 +51,7 @@ class Pending:
         """Whether another round of decisions is needed."""
         return bool(
             self.to_commit
+            or self.to_untie
             or self.to_judge
             or self.to_abort_consumers
             or self.to_revive

@@ -41,6 +41,7 @@ class AttemptState(msgspec.Struct, eq=False):
     leased: bool = False
     drop_revision: int = 0
     remaining_seconds: float | None = None  # of its pilot's wall time, at creation
+    applying: bool = False  # its application is known to run, and its scratch folder to be there
     counted: bool = False  # it occupies room at its site, and a slot of its pilot
     queued: bool = False  # in bound mode, the batch system has accepted it
     suspect: bool = False

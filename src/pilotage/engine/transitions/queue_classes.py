@@ -35,6 +35,8 @@ def plain_queue_of(state: EngineState, job: JobState, number: int) -> QueueClass
 def class_for(state: EngineState, job: JobState, work: ActivePackage) -> QueueClass | None:
     """The class of a package with a history: resources after its failures, and sites to avoid."""
     template = job.kinds[work.number]
+    if work.early is not None:
+        return early_class(state, job, work.number, work.early.name)
     verdict = work.verdict
     avoid = tuple(
         sorted({attempt.site.name for attempt in work.attempts.values()} | set(verdict.avoid if verdict else ()))
@@ -62,6 +64,13 @@ def class_for(state: EngineState, job: JobState, work: ActivePackage) -> QueueCl
     )
 
 
+def early_class(state: EngineState, job: JobState, number: int, site: str) -> QueueClass:
+    """The class of a package without a history that starts early at a site."""
+    template = job.kinds[number]
+    demand = job.plan.templates[template].demand
+    return _class(state, job, template, demand=demand, beside=site, restarts=job.last_attempt[number] > 0)
+
+
 def _latest_site(work: ActivePackage) -> str:
     """The site of the latest failed or lost attempt."""
     sites = {number: failure.site for number, failure in work.failures.items()}
@@ -78,6 +87,7 @@ def _class(
     avoid: tuple[str, ...] = (),
     more_wall_than: float = 0.0,
     prefer: str = "",
+    beside: str = "",
     restarts: bool,
 ) -> QueueClass:
     about = job.plan.templates[template]
@@ -100,6 +110,7 @@ def _class(
         avoid,
         more_wall_than,
         prefer,
+        beside,
         restarts,
         activity,
     )
@@ -115,7 +126,7 @@ def _class(
             run_seconds=about.run_seconds,
             kind=template,
             requirements=requirements_of(
-                job.owner, about, demand=demand, more_wall_than=more_wall_than, run_seconds=estimate
+                job.owner, about, demand=demand, more_wall_than=more_wall_than, run_seconds=estimate, beside=beside
             ),
             activity=activity,
             category=about.category,

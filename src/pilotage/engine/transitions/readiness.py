@@ -28,9 +28,9 @@ from pilotage.engine.state.jobs import (
     template_of,
 )
 from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.early_start import early_site
 from pilotage.engine.transitions.file_needs import check_disposal, close_needs, count_need, need_files, stop_waiting
 from pilotage.engine.transitions.queue_classes import class_for, plain_queue_of, queue_of
-from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import LatePlan
 
 if TYPE_CHECKING:
@@ -51,15 +51,29 @@ _BUSY = (_RESERVED, _LIVE)
 
 def reconsider(state: EngineState, job: JobState, number: int) -> None:
     """Set the status of a package that follows from its facts."""
-    before = job.status[number]
-    if before >= FINAL:
+    if job.status[number] >= FINAL:
         return
+    if job.starts_early:
+        _look_for_early_start(state, job, number)
+    before = job.status[number]
     work = job.work.get(number)
     after = _computed_status(job, number, work)
     if after != before:
         move(state, job, number, after)
     elif work is not None:
         count_busy(state, job, number)
+
+
+def _look_for_early_start(state: EngineState, job: JobState, number: int) -> None:
+    """Note where a package may start early, or that it may not any more; it leaves its queue if that changes."""
+    site, work = early_site(state, job, number), job.work.get(number)
+    if site is (work.early if work is not None else None):
+        return
+    if job.status[number] in (_READY, _RESERVED):
+        move(state, job, number, _BLOCKED)
+    job.work_of(number).early = site
+    if site is None:
+        job.forget_idle(number)
 
 
 def _unblock(state: EngineState, job: JobState, number: int) -> None:
@@ -83,7 +97,7 @@ def _computed_status(job: JobState, number: int, work: ActivePackage | None) -> 
         return PackageStatus.HELD if work.refused else _LIVE
     if work.held:
         return PackageStatus.HELD
-    if job.waits[number] or ((job.acting or work.attempts) and may_act(job, work)):
+    if (job.waits[number] and work.early is None) or ((job.acting or work.attempts) and may_act(job, work)):
         return _BLOCKED
     if work.delayed_until:
         return PackageStatus.DELAYED
@@ -329,7 +343,9 @@ def satisfy(state: EngineState, job: JobState, number: int) -> None:
     waits = job.waits
     for other in job.awaiting(number):
         left = waits[other] = waits[other] - 1
-        if not left:
+        if left and job.starts_early:
+            reconsider(state, job, other)  # what is left of its producers may be running
+        elif not left:
             work = job.work.get(other)
             if work is None:
                 _unblock(state, job, other)
@@ -349,7 +365,7 @@ def unsatisfy(state: EngineState, job: JobState, number: int) -> None:
     waits = job.waits
     for other in job.awaiting(number):
         waits[other] += 1
-        if waits[other] == 1:
+        if waits[other] == 1 or job.starts_early:
             reconsider(state, job, other)
     if job.feeds_late[number]:
         _count_late(state, job, number, 1)
@@ -372,7 +388,7 @@ def lay_out(state: EngineState, job: JobState) -> None:
     waits = np.zeros(plan.count, np.int32)
     for segment in plan.graph.segments:
         rows = segment.predecessors
-        waiting = (segment.kinds & EdgeKind.AWAITED != 0) & (satisfied[rows.others] == 0)
+        waiting = satisfied[rows.others] == 0
         counted = np.concatenate(([0], np.cumsum(waiting)))
         waits[rows.first : rows.first + len(rows.indptr) - 1] += np.diff(counted[rows.indptr]).astype(np.int32)
     for template, stages in plan.late_waits.items():
@@ -393,7 +409,19 @@ def lay_out(state: EngineState, job: JobState) -> None:
     _queue_all(state, job, ready)
     for number in (*job.work, *job.finals):
         reconsider(state, job, number)
+        if job.starts_early:
+            reconsider_early(state, job, number)
     state.pending.to_expand[job] = None
+
+
+def reconsider_early(state: EngineState, job: JobState, number: int) -> None:
+    """Something happened to a package: others may start early beside it, or no longer, or what they read is lost."""
+    for other in job.early_consumers(number):
+        work = job.work.get(other)
+        if work is not None and work.ties:
+            state.pending.to_untie[job, other] = None
+        if job.status[other] != _LIVE:
+            reconsider(state, job, other)
 
 
 def _late(job: JobState, about: LatePlan) -> LateStageState:

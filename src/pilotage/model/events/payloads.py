@@ -217,11 +217,19 @@ class Cleared(Payload, frozen=True, kw_only=True):
     by: ClearedBy
 
 
+class EarlyInput(Part, frozen=True, kw_only=True):
+    """A running attempt of the same job whose outputs another one reads while they grow."""
+
+    package: Name
+    attempt: Position
+
+
 class Restarted(Payload, frozen=True, kw_only=True):
     """A new epoch begins: that of the event."""
 
     cause: RestartCause
     message: Text = ""
+    lost_input: EarlyInput | None = None  # it had started early beside this attempt, which does not make the result
 
 
 class Tagged(Payload, frozen=True, kw_only=True):
@@ -344,6 +352,7 @@ class AttemptCreated(Payload, frozen=True, kw_only=True):
     wall_seconds: Amount | None = None  # likewise
     remaining_seconds: Amount | None = None  # of the wall time of its pilot, or of its batch job, if known
     drop_revision: Count = 0  # no operation that dropped or restored packages of its job before it was later than this
+    early: tuple[EarlyInput, ...] = ()  # it started early beside these, at their site: it is granted only after them
 
 
 class AttemptQueued(Payload, frozen=True, kw_only=True):

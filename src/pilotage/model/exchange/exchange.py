@@ -43,6 +43,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     demand: Demand = Demand()
     inputs: tuple[InputSource, ...] = ()
     drop_revision: int = 0  # drops known at its creation: they determine its inputs, whatever happens later
+    early: tuple[InputSource, ...] = ()  # attempts at its site that still make some of its inputs
 
 
 SETTLING = 2**40

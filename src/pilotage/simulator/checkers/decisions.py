@@ -324,7 +324,11 @@ class Decisions:
             return
         package = job.package(event.package)
         self._check_unread(package)
-        if isinstance(checked.data, payloads.Restarted) and checked.data.cause == "remake":
+        if (
+            isinstance(checked.data, payloads.Restarted)
+            and checked.data.cause == "remake"
+            and checked.data.lost_input is None
+        ):
             self._check_idle(package)
         if event.epoch <= package.epoch:
             raise self._broken(EPOCHS, f"restarted in epoch {event.epoch}, after epoch {package.epoch}", package)
