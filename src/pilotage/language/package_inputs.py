@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
+import numpy as np
+
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import files_read
@@ -55,8 +57,10 @@ def made_by(expansion: Expansion, maker: int, manifest_of: ManifestOf) -> list[s
     return names
 
 
-def left_out_names(expansion: Expansion, number: int, granted: Collection[int]) -> Collection[str]:
-    """The output names of dropped packages; nearly always none."""
+def left_out_names(
+    expansion: Expansion, number: int, granted: Collection[int], running: Collection[int] = ()
+) -> Collection[str]:
+    """The output names of dropped packages; nearly always none. `running` packages still make theirs."""
     segments = expansion.graph.segments
     total = 0
     for segment in segments:
@@ -64,16 +68,40 @@ def left_out_names(expansion: Expansion, number: int, granted: Collection[int]) 
         total += end - start
     if total == len(granted):
         return ()
-    known = set(granted)
+    known = {*granted, *running}
     names: set[str] = set()
     for segment in segments:
         start, end = segment.predecessors.span(number)
         for position in range(start, end):
             maker, kind = int(segment.predecessors.others[position]), int(segment.kinds[position])
-            if maker not in known and kind & _FILES and kind & _AWAITED:
+            if maker not in known and kind & _FILES:
                 block = expansion.block(maker)
                 names.update(name for name, is_open in block.made(block.position(maker)) if not is_open)
     return names
+
+
+def early_makers(expansion: Expansion, number: int) -> list[int]:
+    """The packages beside which one may start, reading their outputs while they grow; nearly always none."""
+    return _early_ends(expansion, number, backward=True)
+
+
+def early_readers(expansion: Expansion, number: int) -> list[int]:
+    """The packages that may start beside one and read its outputs while they grow; nearly always none."""
+    return _early_ends(expansion, number, backward=False)
+
+
+def _early_ends(expansion: Expansion, number: int, *, backward: bool) -> list[int]:
+    found: list[int] = []
+    for segment in expansion.graph.segments:
+        if segment.common & _AWAITED:
+            continue
+        for other in (segment.predecessors if backward else segment.successors).few(number):
+            consumer, maker = (number, other) if backward else (other, number)
+            rows = segment.predecessors
+            start, end = rows.span(consumer)
+            if not int(segment.kinds[start + int(np.searchsorted(rows.others[start:end], maker))]) & _AWAITED:
+                found.append(int(other))
+    return found
 
 
 def staged_names(package: ConcretePackage) -> Iterator[str]:

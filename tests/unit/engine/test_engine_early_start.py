@@ -31,10 +31,10 @@ def runs(pilot: Agent, package: str) -> None:
     pilot.exchange()
 
 
-def started(small: Small, **more: object) -> Agent:
+def started(small: Small) -> Agent:
     """A pilot whose second package reads the outputs of the first one while they grow."""
     small.submit(PAIR)
-    pilot = small.pilot(**more)
+    pilot = small.pilot()
     runs(pilot, "1.1.1")
     assert pilot.packages == ["1.1.1", "2.1.1"]
     return pilot

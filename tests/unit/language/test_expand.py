@@ -7,7 +7,7 @@ import pytest
 from pilotage.language import DiskFolder, MemoryFolder
 from pilotage.language.expansion.edge_files import EdgeFiles
 from pilotage.model.jobs.graph import EdgeKind
-from tests.kit.jobs import Untouchable, again, commands, edges, expanded, loaded, only_fault, picture, refused
+from tests.kit.jobs import Untouchable, again, commands, edges, expanded, loaded, only_fault, picture, refused, warnings
 
 
 def hyphens(text: str) -> str:
@@ -135,6 +135,25 @@ def test_an_early_start_marks_the_edges_of_the_first_package_only() -> None:
         (0, 2): EdgeKind.FILE | awaited,
         (1, 2): EdgeKind.SEQUENCE | awaited,
     }
+
+
+def test_a_file_that_is_found_by_a_pattern_or_fetched_by_the_package_itself_is_waited_for() -> None:
+    text = (
+        "stages:\n  - each: {i: 1..2}\n    run: a\n    outputs: ['x-{i}', 'y-{i}-*']\n"
+        "  - lines:\n      - early_start: true\n        packages:\n"
+        "          - {run: b, inputs: ['x-*', y-1-7, {name: x-2, acquisition: self}]}\n"
+    )
+    expansion = expanded(text)
+    assert all(EdgeKind.AWAITED in kind for _, _, kind in expansion.graph.edges())
+
+
+def test_an_early_start_that_can_never_happen_is_a_warning() -> None:
+    text = (
+        "stages:\n  - run: a\n    outputs: ['x-*']\n"
+        "  - lines:\n      - early_start: true\n        packages:\n          - {run: b, inputs: ['x-*']}\n"
+    )
+    [warning] = warnings(text)
+    assert (warning.code, "no effect" in warning.message) == ("early-start-unused", True)
 
 
 def test_after_joins_packages_and_stages_without_a_file() -> None:

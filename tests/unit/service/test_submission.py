@@ -184,7 +184,6 @@ REFUSED = [
         "inputs: [{name: a, disposition: retain-temporarily}], outputs: ['{n}.dat'], each: {n: 1..2}",
         "disposition `retain-temporarily` of the input 'a', which no package of the job makes",
     ),
-    ("early_start: true", "early_start"),
     ("environment: {setting: {queue: long}}", "the setting queue of a package"),
     ("environment: {setting: {account: us}}", "the setting account of a package"),
     ("environment: {setting: {interval_seconds: 5}}", "the setting interval_seconds of a package"),

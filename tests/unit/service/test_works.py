@@ -14,12 +14,14 @@ from pilotage.model.exchange.exchange import (
     InputSource,
     Work,
     WorkBinary,
+    WorkEarlyInput,
     WorkInput,
     WorkOutput,
     WorkScript,
 )
 from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.service.works.plain_orders import plain_block
+from pilotage.service.works.site_files import NotAtSite, SiteFiles
 from pilotage.service.works.work_orders import compose
 
 SHA = "ab" * 32
@@ -108,8 +110,7 @@ stages:
     assert [given.name for given in work.inputs] == ["2.dat"]
 
 
-def test_an_early_start_keeps_the_name_and_brings_only_what_is_there() -> None:
-    text = """
+EARLY = """
 pilotage: 1
 job: j
 stages:
@@ -118,10 +119,41 @@ stages:
   - lines:
       - early_start: true
         run: follow a.dat
-        inputs: [a.dat]
+        inputs: [a.dat, own.dat]
 """
-    work = work_of(expanded(text), 1)
+
+
+def early_work(number: int, *, granted: bool, cache: str = "/shared/cache") -> Work:
+    """The order of the maker, or of its reader: with the file, or while the second attempt of the maker runs."""
+    maker = InputSource("1.1.1", 2)
+    ref = AttemptRef("j", f"{number + 1}.1.1", 3)
+    assignment = Assignment(ref=ref, inputs=(maker,)) if granted else Assignment(ref=ref, early=(maker,))
+    manifests = {0: made("a.dat")} if granted else {}
+    return compose(
+        expanded(EARLY, ("own.dat",)), number, assignment, TREE, staged="/staged/j", manifest_of=manifests.get,
+        files=SiteFiles(cache=cache),
+    )  # fmt: skip
+
+
+def test_who_starts_early_is_told_where_its_input_grows_and_brings_only_what_is_there() -> None:
+    work = early_work(1, granted=False)
     assert work.binaries[0].argv == ("follow", "a.dat")
+    assert work.early == (WorkEarlyInput(name="a.dat", source="/shared/cache/.growing-j-1.1.1-2"),)
+    assert [given.name for given in work.inputs] == ["own.dat"]
+    assert early_work(0, granted=True).shown == "/shared/cache/.growing-j-1.1.1-3"
+    assert work.shown == ""
+
+
+def test_who_could_have_started_early_gets_its_input_and_is_told_that_it_is_complete() -> None:
+    work = early_work(1, granted=True)
+    assert work.early == (WorkEarlyInput(name="a.dat"),)
+    assert [given.name for given in work.inputs] == ["a.dat", "own.dat"]
+
+
+def test_where_no_folder_is_shared_nothing_starts_early() -> None:
+    with pytest.raises(NotAtSite, match="no folder that all its nodes see"):
+        early_work(1, granted=False, cache="")
+    assert early_work(0, granted=True, cache="").shown == ""
 
 
 def test_patterns_take_files_of_the_submission_where_nobody_makes_any() -> None:

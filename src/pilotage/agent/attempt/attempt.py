@@ -13,9 +13,9 @@ from pilotage.agent.attempt.application import Application, limits_of
 from pilotage.agent.attempt.commands import Commands, Files, SpawnTurn
 from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.environment import Environments, SlotToken, own_entries, threads_of
-from pilotage.agent.attempt.inputs import Inputs, PlacedInput, changed_input, note_damaged
+from pilotage.agent.attempt.inputs import GrowingInputs, Inputs, PlacedInput, changed_input, note_damaged
 from pilotage.agent.attempt.logs import LogFile, LogScans, last_lines_of
-from pilotage.agent.attempt.outputs import Outputs, find_outputs, gives_files, make_output_folders
+from pilotage.agent.attempt.outputs import Outputs, ShownFolder, find_outputs, gives_files, make_output_folders
 from pilotage.agent.attempt.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class AttemptRunner:
         self._script_logs: dict[str, list[LogFile]] = {}  # of an attempt's scripts, if it has any
         self._files = Files(-1, -1, -1)  # the streams of a command that writes to these logs
         self._generation = 0
+        self._shown: ShownFolder | None = None  # if others read its outputs while they grow
         self._collected: list[Collected] = []  # besides outputs, if the document asks for it
 
     def run(
@@ -214,6 +215,8 @@ class AttemptRunner:
                 payload.update(each.fields)
                 logs += each.logs
             if payload["exit_code"] != "SUCCESS":
+                if self._shown is not None:
+                    self._shown.end()
                 # The engine reads in the event that the wall time is over, and decides by that.
                 phases.enter("cleaning")
                 if work.get("keep_failed"):
@@ -302,6 +305,7 @@ class AttemptRunner:
 
     def _set_up(self, work: Mapping[str, Any], token: str) -> LogScans | None:
         """Prepare an empty folder, the token and empty logs; returns the scans for failure patterns."""
+        self._shown = None
         try:
             self._scratch.prepare()
             self._token.show(token)
@@ -438,18 +442,18 @@ class AttemptRunner:
         if work.get("pre") and not application.run_pre():
             return {"manifest": [], "exit_message": "its pre script says that there is nothing to do"}
         placed = []
-        if work.get("inputs"):
+        if work.get("inputs") or work.get("early"):
             phases.enter("inputs")
-            placed = self._inputs(assignment, work, fetch).place(work["inputs"], check)
+            placed = self._inputs(assignment, work, fetch).place(work.get("inputs", ()), check)
+        growing = GrowingInputs(work, scratch)
+        growing.place(check, self._watch.stop)
         for binary in work.get("binaries", ()):
             make_output_folders(binary.get("outputs", ()), scratch)
+        if work.get("shown"):
+            self._shown = ShownFolder(work["shown"], scratch)
         phases.enter("application")
-        names = [each.name for each in placed]
-        failure = application.run(names)
-        changed = changed_input(placed)
-        if changed is not None:
-            note_damaged(placed, self._workplace.damaged)
-            failure = failure or _changed(changed)
+        names = [*(each.name for each in placed), *growing.names]
+        failure = self._apply(application, names, placed, growing)
         if work.get("provenance") and self._watch.stopped is None:
 
             def place(files: Sequence[Mapping[str, Any]]) -> None:
@@ -467,9 +471,27 @@ class AttemptRunner:
         manifest: list[dict[str, Any]] = []
         if outputs:
             inodes = {each.inode for each in placed if each.source}
-            manifest = self._outputs(assignment, work).stage(outputs, known, fetch, input_inodes=inodes)
+            staging = self._outputs(assignment, work)
+            manifest = staging.stage(outputs, known, fetch, input_inodes=inodes)
+            if self._shown is not None:
+                self._shown.finish(manifest, staging.prefix)
+                self._workplace.keep_shown(self._shown)
         application.forget_kept()
         return {"manifest": manifest, "exit_status": 0}
+
+    def _apply(
+        self, application: Application, names: Sequence[str], placed: Sequence[PlacedInput], growing: GrowingInputs
+    ) -> Failure | None:
+        """Run the commands; returns the failure, also that of an input which has changed."""
+        try:
+            failure = application.run(names)
+        finally:
+            other = growing.end()
+        changed = changed_input(placed)
+        if changed is not None:
+            note_damaged(placed, self._workplace.damaged)
+            failure = failure or _changed(changed)
+        return other or failure
 
     def _keep_folder(self, ref: Mapping[str, Any], payload: dict[str, Any]) -> None:
         name = f"{ref['job']}-{ref['package']}-{ref['attempt']}"

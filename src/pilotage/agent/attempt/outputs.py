@@ -12,6 +12,8 @@ import json
 import os
 import re
 import stat
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.diagnosis import Failure, from_system
@@ -28,6 +30,7 @@ from pilotage.agent.attempt.files import (
     names_below,
 )
 from pilotage.agent.attempt.scratch import remove_tree
+from pilotage.agent.durable_files import replace_file
 from pilotage.agent.expressions import UnboundedExpression, compile_expression
 
 if TYPE_CHECKING:
@@ -175,6 +178,11 @@ class Outputs:
         self._key = f"{ref['package']}-{ref['attempt']}"
         self._scratch = scratch
         self._input_inodes: Collection[int] = ()
+
+    @property
+    def prefix(self) -> str:
+        """The path of each staged output, without its number in the manifest."""
+        return f"{self._staged}/{self._key}"
 
     def stage(
         self, names: Sequence[str], known: KnownFiles, fetch: Fetch, *, input_inodes: Collection[int] = ()
@@ -367,3 +375,45 @@ def _keys(assignment: Mapping[str, Any], work: Mapping[str, Any]) -> list[str]:
 
 def _encoded(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
+
+
+# Outputs that others read while they grow: the agents of their readers copy them (`inputs`).
+
+OLD_SECONDS = 7 * 86400.0
+"""What a pilot that was killed said of its folder is removed by another one after so long."""
+
+
+class ShownFolder:
+    """Says at a site where the outputs of a running attempt grow, and what it made in the end."""
+
+    def __init__(self, file: str, scratch: str) -> None:
+        """Say it now. If that fails, nobody can read them early, which is no fault of the attempt."""
+        self._file = os.path.expanduser(file)
+        self._scratch = scratch
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(self._file), exist_ok=True)
+            _remove_old(self._file)
+            self._say({"folder": scratch, "inode": os.stat(scratch).st_ino})
+
+    def _say(self, about: Mapping[str, Any]) -> None:
+        replace_file(Path(self._file), json.dumps(about).encode())
+
+    def finish(self, manifest: Sequence[Mapping[str, Any]], staged: str) -> None:
+        """Its outputs are made, and staged as `staged`-NUMBER, in the order of the manifest."""
+        made = {each["name"]: {**each, "path": f"{staged}-{number}"} for number, each in enumerate(manifest)}
+        with contextlib.suppress(OSError):
+            self._say({"made": made})
+
+    def end(self) -> None:
+        """It failed."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._file)
+
+
+def _remove_old(file: str) -> None:
+    """Remove what other attempts said long ago."""
+    folder, own = os.path.split(file)
+    prefix, before = own.partition("-")[0] + "-", time.time() - OLD_SECONDS
+    for name in os.listdir(folder):
+        if name.startswith(prefix) and os.stat(f"{folder}/{name}").st_mtime < before:
+            os.unlink(f"{folder}/{name}")

@@ -7,12 +7,14 @@ import json
 import os
 import re
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pilotage.agent.attempt.commands import quick_way_works
 from pilotage.agent.attempt.containers import Engines
 from pilotage.agent.attempt.environment import base_environment
 from pilotage.agent.attempt.files import FolderVisibility, KnownFiles
+from pilotage.agent.attempt.inputs import SIDECAR
 from pilotage.agent.attempt.scratch import remove_tree
 from pilotage.agent.attempt.undelivered_events import UndeliveredEvents
 from pilotage.agent.attempt.watcher import Watcher
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pilotage.agent.attempt.archives import UnpackedSoftware
+    from pilotage.agent.attempt.outputs import ShownFolder
     from pilotage.agent.link.http import Connect
 
 
@@ -52,6 +55,7 @@ class UndeclaredFiles:
     def look(self, ref: Mapping[str, Any], work: Mapping[str, Any], manifest: Any, removed: Iterable[str]) -> list[str]:
         """The undeclared files of an attempt to report, in order; mostly none."""
         known = {each["name"] for each in work.get("inputs", ())}
+        known.update(each["name"] + end for each in work.get("early", ()) for end in ("", SIDECAR))
         left = [name for name in removed if name not in known]
         if not left:
             return []
@@ -120,6 +124,8 @@ class SoftwareVersions:
 
 
 GRACE_SECONDS = 5.0
+SHOWN_MAX = 1000
+"""Of so many attempts a pilot keeps for readers where their outputs are."""
 LOG_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -217,6 +223,7 @@ class Workplace:
         self.turns = threading.Lock()
         self.visibility = FolderVisibility()
         self.damaged = DamagedFiles()
+        self.shown: deque[ShownFolder] = deque()  # of attempts that succeeded: readers may still look for their files
         self._software: UnpackedSoftware | None = None
         self.kernel_kills = KernelKills()
         self.cleanup = ProcessCleanup(sole=sole, grace_seconds=grace_seconds)
@@ -242,8 +249,16 @@ class Workplace:
                 self._software = UnpackedSoftware(f"{self.scratch}/software")
             return self._software
 
+    def keep_shown(self, shown: ShownFolder) -> None:
+        """Keep what an attempt said of its files, for readers that have not begun yet."""
+        self.shown.append(shown)
+        while len(self.shown) > SHOWN_MAX:
+            self.shown.popleft().end()
+
     def close(self) -> None:
         """End the watching thread and remove the scratch folder."""
+        for each in self.shown:
+            each.end()
         self.left_events.close()
         self.watcher.close()
         self.cleanup.close()

@@ -332,17 +332,30 @@ class Pilot:
         return following
 
     def _outcome(self, slot: Slot, held: HeldAttempt) -> Outcome:
+        def on_phase(phase: str, at: float) -> None:
+            held.enter(phase, at)
+            if phase == "application" and (held.work or {}).get("shown"):
+                self._tell_shown(held)
+
         try:
             if slot.runner is None:
                 slot.runner = self._make_runner(self._workplace, slot.number)
             return slot.runner.run(
-                held.assignment, held.work or {}, on_phase=held.enter, fetch=self._fetch, token=held.token
+                held.assignment, held.work or {}, on_phase=on_phase, fetch=self._fetch, token=held.token
             )
         except Exception as error:  # noqa: BLE001 # an unexpected error fails the attempt, and must not end the slot
             import traceback
 
             say(traceback.format_exc())
             return Outcome(_failure(f"the agent failed: {type(error).__name__}: {error}"), [])
+
+    def _tell_shown(self, held: HeldAttempt) -> None:
+        """Report at once that an application runs whose outputs others may read while they grow."""
+        with self.guard:
+            phase = held.reported_phase = held.phase
+            if phase is not None:
+                self.spool.tell_of(held, "PhaseEntered", {"phase": phase[0]}, at=phase[1])
+                self._on_news(True)
 
     def partial_logs(self) -> list[bytes]:
         """The current logs of attempts in a long phase, if they grew since they were sent; not guarded."""

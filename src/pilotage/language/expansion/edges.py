@@ -37,6 +37,7 @@ class EdgeCollector:
         self._matched: dict[tuple[str, int], MatchedNames | None] = {}
         self._by_package_name: dict[str, list[int]] | None = None
         self._stood_before = False  # whether the current block existed before the job grew
+        self._has_early = False  # whether the current block has edges that allow an early start
         self.late_waits: dict[int, tuple[int, ...]] = {}  # block → late stages, counted from 0, that it waits for
 
     def add_block(self, position: int, block: Block) -> None:
@@ -46,6 +47,7 @@ class EdgeCollector:
         if block.number:
             self._add(packages - 1, packages, EdgeKind.SEQUENCE | EdgeKind.AWAITED)
         late: set[int] = set()
+        self._has_early = False
         for place, given in block.inputs():
             late |= self._of_input(block, packages, place, given)
         if block.package.container is not None:
@@ -54,6 +56,13 @@ class EdgeCollector:
             late |= self._of_after(block, packages, index)
         if late:
             self.late_waits[position] = tuple(sorted(late))
+        if self._starts_early(block) and not self._has_early and not self._stood_before:
+            message = "early_start has no effect: no package of the job makes an input of its first package under a fixed name"
+            hint = (
+                "only a named output of an earlier package can be read while it grows, not one that matches a pattern"
+            )
+            place = ("stages", block.stage, "lines", block.template, "early_start")
+            self._builder.report.warn("early-start-unused", message, self._builder.mark(place), hint=hint)
 
     def check_late_block(self, block: Block) -> None:
         """Report inputs that packages of a late stage can never get; files on disk are looked up now."""
@@ -107,13 +116,16 @@ class EdgeCollector:
         if not different.all():
             sources, targets = sources[different], targets[different]
         self._count += len(sources)
+        self._has_early |= bool(len(sources)) and not kind & EdgeKind.AWAITED
         self._edges.append((sources.astype(np.int32), targets.astype(np.int32), int(kind)))
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
     def _of_input(self, block: Block, packages: Indices, place: FieldPath, given: InputFile) -> set[int]:
         """Add the edges of one input; return the late stages that it waits for."""
-        awaited = EdgeKind(0) if self._starts_early(block) else EdgeKind.AWAITED
+        # Who reads a pattern, or fetches its input itself, cannot be told how far a file has grown.
+        early = self._starts_early(block) and given.acquisition != "self"
+        awaited = EdgeKind(0) if early else EdgeKind.AWAITED
         template = block.bound(given.name)
         fixed = literal_text(template)
         if (is_pattern(fixed) or not template.placeholders) and self._refuse_own_files([tidy_name(fixed)], place):
@@ -128,7 +140,7 @@ class EdgeCollector:
                 self._add(sources, targets, EdgeKind.FILE | awaited)
                 return set()
         elif is_pattern(literal_text(template)):
-            return self._of_pattern(block, packages, place, given, template, awaited)
+            return self._of_pattern(block, packages, place, given, template)
         elif (_comes_from_outside(given) and self._makers.makes_nothing_like(general_pattern(template))) or (
             not template.placeholders
             and block.count == 1
@@ -153,7 +165,7 @@ class EdgeCollector:
         if made.all():
             return set()
         unmade = np.flatnonzero(~made)
-        return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given, awaited)
+        return self._of_unmade(block, [names[i] for i in unmade.tolist()], targets[unmade], place, given)
 
     def _refuse_made(self, name: str, place: FieldPath) -> None:
         """Report an input that a package of the job makes, and that is also to come from a store."""
@@ -175,11 +187,12 @@ class EdgeCollector:
         if maker is None or maker == target:
             return False
         self._singles.append((maker, target, int(EdgeKind.FILE | awaited)))
+        self._has_early |= not awaited
         self._count += 1
         return True
 
     def _of_unmade(
-        self, block: Block, names: list[str], targets: Indices, place: FieldPath, given: InputFile, awaited: EdgeKind
+        self, block: Block, names: list[str], targets: Indices, place: FieldPath, given: InputFile
     ) -> set[int]:
         """Inputs that no output names: they match an output pattern, come from a late stage, or from outside."""
         late: set[int] = set()
@@ -191,7 +204,7 @@ class EdgeCollector:
                 makers += self._open_in_line(exact, block, target, binary_of(place))
                 if makers:
                     sources = np.array(makers, np.int32)
-                    self._add(sources, np.full(len(makers), target, np.int32), EdgeKind.PATTERN | awaited)
+                    self._add(sources, np.full(len(makers), target, np.int32), EdgeKind.PATTERN | EdgeKind.AWAITED)
                 stages = self._makers.awaits(exact, before_stage=block.stage)
                 late.update(stages)
                 if not makers and not stages:
@@ -309,23 +322,21 @@ class EdgeCollector:
     # --- patterns ---------------------------------------------------------------------------------------------------
 
     def _of_pattern(
-        self, block: Block, packages: Indices, place: FieldPath, given: InputFile, template: Template, awaited: EdgeKind
+        self, block: Block, packages: Indices, place: FieldPath, given: InputFile, template: Template
     ) -> set[int]:
         if not template.placeholders and not block.number and not binary_of(place):
             pattern = tidy_name(literal_text(template))
-            return self._match(pattern, block, packages, place, given, awaited)
+            return self._match(pattern, block, packages, place, given)
         patterns = render_column(template, self._builder.block_columns(block), block.count, escape=literal)
         late: set[int] = set()
         faults = len(self._builder.report.errors)
         for pattern, target in zip(patterns, packages, strict=True):
-            late |= self._match(tidy_name(pattern), block, target[None], place, given, awaited)
+            late |= self._match(tidy_name(pattern), block, target[None], place, given)
             if len(self._builder.report.errors) > faults:
                 break
         return late
 
-    def _match(
-        self, pattern: str, block: Block, targets: Indices, place: FieldPath, given: InputFile, awaited: EdgeKind
-    ) -> set[int]:
+    def _match(self, pattern: str, block: Block, targets: Indices, place: FieldPath, given: InputFile) -> set[int]:
         """Add the edges of packages with the same input pattern; return the late stages that may make further files."""
         found, makers = self._made_before(pattern, block, int(targets[0]), binary_of(place))
         waiting = self._makers.awaits(pattern, before_stage=block.stage)
@@ -336,7 +347,7 @@ class EdgeCollector:
             return set()
         for sources, kind in ((found, EdgeKind.FILE), (makers, EdgeKind.PATTERN)):
             if len(sources):
-                self._add(np.tile(sources, len(targets)), np.repeat(targets, len(sources)), kind | awaited)
+                self._add(np.tile(sources, len(targets)), np.repeat(targets, len(sources)), kind | EdgeKind.AWAITED)
         if not len(found) and not len(makers) and not waiting:
             self._refuse_unmatched(pattern, given, place)
         return set(waiting)

@@ -138,6 +138,13 @@ class WorkInput(Wire, frozen=True, kw_only=True):
     unpacked: bool = False  # the cached file is an archive of software, and `name` a folder with its files
 
 
+class WorkEarlyInput(Wire, frozen=True, kw_only=True):
+    """An input that a package in a line with `early_start` may read before it is complete: a file beside it says how far it is."""
+
+    name: str
+    source: str = ""  # the file in which the agent of the running attempt says where it grows; empty: it is complete
+
+
 class WorkOutput(Wire, frozen=True, kw_only=True):
     """Outputs to collect from the folder: a name, a pattern, or a regular expression with its folder."""
 
@@ -214,6 +221,10 @@ class Work(Wire, frozen=True, kw_only=True):
     )
     folder_mark: str = ""  # a file below `folder` with the same line, if `staged` is not below it
     inputs: tuple[WorkInput, ...] = ()
+    early: tuple[WorkEarlyInput, ...] = ()
+    shown: str = (
+        ""  # the file, at its site, in which the agent says where its outputs grow; empty: nobody reads them early
+    )
     binaries: tuple[WorkBinary, ...] = ()
     startup: tuple[str, ...] = ()  # the startup script with its parameters, instead of the binaries one by one
     container: WorkContainer | None = None

@@ -318,7 +318,7 @@ class Line(Value, frozen=True, kw_only=True):
     name: Annotated[str, _doc("What to call it.")] = ""
     each: Annotated[Iteration | None, _doc("What it is repeated over.")] = None
     early_start: Annotated[
-        bool, _doc("Its first package may start before its input is complete; not supported yet.")
+        bool, _doc("Its first package may start while the packages that make its inputs still run, at their site.")
     ] = False
     packages: Annotated[tuple[Package, ...], _doc("What it runs, in sequence.")] = ()
 

@@ -62,6 +62,7 @@ class ActiveJob:
         self._kept = kept
         # Of running attempts: number, fields and inputs of the package, and the speed of the site, if known.
         self._asked: dict[AttemptRef, tuple[int, WorkFields, tuple[WorkInput, ...], float | None]] = {}
+        self._incomplete: set[AttemptRef] = set()  # of those: some of their inputs were not complete yet
         self._keys: dict[AttemptRef, str] = {}  # of those whose key was requested
         self._placed: dict[AttemptRef, dict[str, StoredFile]] = {}  # their inputs without known checksums
         self._tree = tree
@@ -141,6 +142,7 @@ class ActiveJob:
         fields = fields_of(*asked)
         self._asked[assignment.ref] = (number, fields, work.inputs, site.speed if site is not None else None)
         self._keys.pop(assignment.ref, None)
+        (self._incomplete.add if assignment.early else self._incomplete.discard)(assignment.ref)
         if not is_complete(fields):
             unknown = [name for name, sha256 in fields.inputs.items() if not sha256]
             self._placed[assignment.ref] = self._tree.look_up(self.folder, unknown)
@@ -174,8 +176,8 @@ class ActiveJob:
         self._placed.pop(assignment.ref, None)
 
     def knows(self, ref: AttemptRef) -> bool:
-        """Whether the key of an attempt is known."""
-        return ref in self._asked
+        """Whether the key of an attempt is known; that of one that started early is, once its inputs are complete."""
+        return ref in self._asked and ref not in self._incomplete
 
     def reads(self, ref: AttemptRef) -> tuple[str, ...]:
         """The files that an attempt reads, as far as known."""
@@ -232,7 +234,7 @@ class ActiveJob:
     def earlier_key(self, ref: AttemptRef) -> tuple[str, str] | None:
         """The folder and the key under which an earlier run may have made the outputs of an attempt."""
         asked = self._asked.get(ref) if self.has_earlier else None
-        if asked is None or not is_complete(asked[1]):
+        if asked is None or ref in self._incomplete or not is_complete(asked[1]):
             return None
         key = self._keys[ref] = key_of(asked[1])
         return self.folder, key
@@ -254,6 +256,7 @@ class ActiveJob:
     def forget(self, ref: AttemptRef) -> None:
         """An attempt ended without a grant."""
         self._asked.pop(ref, None)
+        self._incomplete.discard(ref)
         self._keys.pop(ref, None)
         self._placed.pop(ref, None)
 

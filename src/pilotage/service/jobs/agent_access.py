@@ -45,7 +45,10 @@ class AgentAccess:
             return ()
         granted = [each for each in state.producers(number) if state.granted[each]]
         inputs = tuple(InputSource(state.dotted(each), state.granted[each]) for each in granted)
-        at_work.recompute_key(Assignment(ref=ref, inputs=inputs), self._manifests)
+        work = state.work.get(number)
+        ties = work.ties.get(ref.attempt, ()) if work is not None else ()
+        early = tuple(InputSource(state.dotted(each), tried) for each, tried in ties if not state.granted[each])
+        at_work.recompute_key(Assignment(ref=ref, inputs=inputs, early=early), self._manifests)
         return at_work.reads(ref)
 
     def ran(self, exchange: Exchange, ref: AttemptRef) -> bool:

@@ -23,7 +23,6 @@ from pilotage.language.text.patterns import can_both_match
 from pilotage.language.text.templates import parse_template
 from pilotage.model.errors import Problem, did_you_mean
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
-from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
 from pilotage.reading.access import owner_may_read
@@ -40,10 +39,6 @@ def refusals(definition: Definition, *, file: str, stores: KnownStores | None = 
     for number, stage in enumerate(definition.stages, start=1):
         where = f"stage {stage.name!r}" if stage.name else f"stage {number}"
         for line in stage.lines:
-            if line.early_start:
-                message = f"{where}: early_start is not supported yet"
-                hint = "leave it out: a line starts when its inputs are complete"
-                found.append(Problem(file=file, code="not-supported", message=message, hint=hint))
             for package in line.packages:
                 for field, why in (*_of_package(package, made), *_of_settings(definition, package)):
                     message = f"{where}: {field} is not supported yet"
@@ -79,13 +74,9 @@ def endings_refused(plan: JobPlan, *, file: str) -> list[Problem]:
 def _feeds_others(plan: JobPlan, producer: int, final: NDArray[np.bool_]) -> bool:
     """Whether a package that is not final waits for one that is."""
     for segment in plan.graph.segments:
-        rows = segment.predecessors
         start, end = segment.successors.span(producer)
-        for consumer in segment.successors.others[start:end].tolist():
-            first, last = rows.span(consumer)
-            at = first + int(np.searchsorted(rows.others[first:last], producer))
-            if segment.kinds[at] & EdgeKind.AWAITED and not final[consumer]:
-                return True
+        if not final[segment.successors.others[start:end]].all():
+            return True
     return False
 
 

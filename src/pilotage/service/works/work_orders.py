@@ -17,7 +17,15 @@ from pilotage.language.expansion.lists import Column
 from pilotage.language.expansion.software import Choose, way_at, way_at_position, ways_of
 from pilotage.language.file_plan import brings_files
 from pilotage.language.named_files import differing_of, script_file, words_of
-from pilotage.language.package_inputs import ManifestOf, concrete, left_out_names, open_patterns, staged_names
+from pilotage.language.package_inputs import (
+    ManifestOf,
+    concrete,
+    early_makers,
+    early_readers,
+    left_out_names,
+    open_patterns,
+    staged_names,
+)
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
 from pilotage.language.text.templates import Values, parse_template, render
@@ -25,9 +33,12 @@ from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import (
     Assignment,
+    AttemptRef,
+    InputSource,
     Work,
     WorkBinary,
     WorkContainer,
+    WorkEarlyInput,
     WorkInput,
     WorkOutput,
     WorkPattern,
@@ -36,13 +47,16 @@ from pilotage.model.exchange.exchange import (
     WorkScript,
 )
 from pilotage.model.jobs.definition import Definition, Script
+from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import Captured, Origin
 from pilotage.model.site import Site
 from pilotage.ports import Mark
 from pilotage.service.works.plain_orders import PlainBlock, keeps_failed, plain_block
-from pilotage.service.works.site_files import NO_SITE, SiteFiles, cached_inputs
+from pilotage.service.works.site_files import NO_SITE, NotAtSite, SiteFiles, cached_inputs
 
 NO_MARK = Mark()
+SHOWN_PREFIX = ".growing-"
+"""Beginning of the names of files in the cache of a site that say where outputs of running attempts grow."""
 
 
 class BlockWork:
@@ -117,10 +131,12 @@ def compose(
         granted = ()
     elif granted is None:
         granted = _granted(expansion, assignment) if assignment.inputs else ()
-    left_out = left_out_names(expansion, number, granted) if common.takes_files else ()
+    early = _EarlyFiles(expansion, number, assignment, granted, files)
+    left_out = left_out_names(expansion, number, granted, early.running) if common.takes_files else ()
     if common.plain is not None and not left_out:
         written = common.plain.write(position)
-        inputs = _inputs(written.inputs, (), common, position, origin, granted, manifest_of)
+        names = early.without(written.inputs)
+        inputs = _inputs(names, (), common, position, origin, granted, manifest_of)
         if common.brings_files:
             inputs = (*inputs, *cached_inputs(expansion, number, site, files))
         return Work(
@@ -132,10 +148,12 @@ def compose(
             mark=mark.text,
             folder_mark=mark.in_folder,
             inputs=inputs,
+            early=early.inputs,
+            shown=early.shown,
             binaries=written.binaries,
             keep_failed=origin.keep_failed or common.plain.keep_failed,
             cache=files.cache if common.brings_files else "",
-            visible_seconds=files.visible_seconds if inputs else 0.0,
+            visible_seconds=files.visible_seconds if inputs or early.inputs else 0.0,
         )
     choose: Choose | None = None
     if way is not None:
@@ -144,7 +162,8 @@ def compose(
         choose = way_at(site, block.package)
     package = concrete(expansion, number, granted=granted, left_out=left_out, manifest_of=manifest_of, choose=choose)
     inside = open_patterns(package, block)
-    inputs = _inputs(staged_names(package), inside, common, position, origin, granted, manifest_of)
+    names = early.without(staged_names(package))
+    inputs = _inputs(names, inside, common, position, origin, granted, manifest_of)
     if common.brings_files:
         inputs = (*inputs, *cached_inputs(expansion, number, site, files))
     kept_folder = ""
@@ -153,10 +172,63 @@ def compose(
     work = _work(
         package, block, origin, expansion.definition, inputs=inputs, staged=staged, kept=kept_folder, mark=mark
     )
-    if work.inputs and (files.visible_seconds or common.brings_files):
+    if early.inputs or early.shown:
+        work = msgspec.structs.replace(work, early=early.inputs, shown=early.shown)
+    if (work.inputs or work.early) and (files.visible_seconds or common.brings_files):
         cache = files.cache if common.brings_files else ""
         work = msgspec.structs.replace(work, cache=cache, visible_seconds=files.visible_seconds)
     return work
+
+
+class _EarlyFiles:
+    """What a package reads of running attempts, and whether others may so read of it; nearly always nothing."""
+
+    __slots__ = ("_sources", "inputs", "running", "shown")
+
+    def __init__(
+        self, expansion: Expansion, number: int, assignment: Assignment, granted: Sequence[int], files: SiteFiles
+    ) -> None:
+        self.inputs: tuple[WorkEarlyInput, ...] = ()
+        self.running: tuple[int, ...] = ()  # packages that still make some of its inputs
+        self.shown = ""
+        self._sources: dict[str, str] = {}  # by name of a file: where its agent says where it grows
+        if all(segment.common & EdgeKind.AWAITED for segment in expansion.graph.segments if segment.edges):
+            return
+        if files.cache and early_readers(expansion, number):
+            self.shown = _shown_at(files, assignment.ref)
+        tried = {_number_of(expansion, each): each for each in assignment.early}
+        for maker in early_makers(expansion, number):
+            block = expansion.block(maker)
+            for name, is_open in block.made(block.position(maker)) if maker in granted or maker in tried else ():
+                if not is_open:
+                    self._sources[name] = ""
+                    if (source := tried.get(maker)) is not None:
+                        ref = AttemptRef(assignment.ref.job, source.package, source.attempt)
+                        self._sources[name] = _shown_at(files, ref)
+        self.running = tuple(maker for maker in tried if maker is not None)
+
+    def without(self, names: Iterable[str]) -> Iterable[str]:
+        """The names of inputs without those that still grow; all that it may read early are noted in `inputs`."""
+        if not self._sources:
+            return names
+        known = list(dict.fromkeys(names))
+        found = [WorkEarlyInput(name=name, source=self._sources[name]) for name in known if name in self._sources]
+        self.inputs = tuple(found)
+        growing = {each.name for each in found if each.source}
+        return [name for name in known if name not in growing]
+
+
+def _shown_at(files: SiteFiles, ref: AttemptRef) -> str:
+    """Where the agent of an attempt says where its outputs grow: in the folder that all nodes of its site see."""
+    if not files.cache and files is not NO_SITE:
+        raise NotAtSite("its site has no folder that all its nodes see", subject=ref.package)
+    return f"{files.cache}/{SHOWN_PREFIX}{ref.job}-{ref.package}-{ref.attempt}"
+
+
+def _number_of(expansion: Expansion, source: InputSource) -> int | None:
+    place = parse_dotted(source.package)
+    layout = expansion.layouts.get(place.stage - 1) if place is not None else None
+    return layout.number(place) if layout is not None and place is not None else None
 
 
 def compose_every_way(
@@ -190,14 +262,8 @@ def ways_count(expansion: Expansion, number: int) -> int:
 
 def _granted(expansion: Expansion, assignment: Assignment) -> list[int]:
     """The numbers of the packages whose granted files an attempt may read, in order."""
-    found: set[int] = set()
-    for source in assignment.inputs:
-        place = parse_dotted(source.package)
-        layout = expansion.layouts.get(place.stage - 1) if place is not None else None
-        number = layout.number(place) if layout is not None and place is not None else None
-        if number is not None:
-            found.add(number)
-    return sorted(found)
+    found = {_number_of(expansion, source) for source in assignment.inputs}
+    return sorted(number for number in found if number is not None)
 
 
 def _inputs(
