@@ -15,6 +15,7 @@ from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Demand, lacking
 from pilotage.model.site import Site, fitting_start
 from pilotage.model.states import ExitCodeGasw
+from pilotage.simulator.checkers.early import EarlyStarts
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record, Rules
 
@@ -54,7 +55,7 @@ class Restarts:
             message = f"attempt {attempt.number} was created after {package.counted} counted failures of {cap}"
             raise self._record.broken(RETRIES, message, package)
         for earlier in package.attempts.values():
-            if earlier.epoch == package.epoch and earlier.finished not in _NO_FAILURES:
+            if earlier.epoch == package.epoch and earlier.finished not in _NO_FAILURES and not earlier.early:
                 self._check_limit(package, attempt, earlier)
 
     def action_by_rules(self, package: PackageTrace) -> str:
@@ -63,7 +64,7 @@ class Restarts:
         Empty if no rule matches, if that is not certain, or if a cap may decide otherwise.
         """
         rules = package.template.retry.rules if package.template is not None else ()
-        own = [each for each in package.attempts.values() if each.epoch == package.epoch]
+        own = [each for each in package.attempts.values() if each.epoch == package.epoch and not each.early]
         if not rules or not all(each.reason for each in rules) or any(each.doubted for each in own):
             return ""
         acted = [0] * len(rules)
@@ -226,6 +227,7 @@ class Attempts:
         self._record = record
         self._inputs = inputs
         self.restarts = Restarts(record, rules)
+        self.early = EarlyStarts(record)
         self._uncounted = frozenset(rules.uncounted)
         self._sites = {site.name: site for site in rules.sites}
         self.sites = Sites(record, rules)
@@ -242,6 +244,7 @@ class Attempts:
         self._check_wanted(package, attempt)
         self.restarts.on_created(package, attempt)
         self._inputs.on_created(package, attempt)
+        self.early.on_created(package, attempt, data)
         if against := self.sites.on_created(data.site):
             message = f"attempt {number} was created at {data.site}, {against}"
             raise self._record.broken(SITES, message, package)
@@ -386,6 +389,8 @@ class Attempts:
                     package.job.live_of_category[package.template.category][package.place] = None
             case payloads.OutputsStaged():
                 attempt.staged = True
+            case payloads.PhaseEntered():
+                attempt.applying = data.phase == "application"
             case _:
                 pass
         return False
@@ -404,7 +409,9 @@ class Attempts:
         if not attempt.lost:
             attempt.reason = attempt.failed_for
             # Losses are not counted here: counting fewer failures than the engine does no harm, more would accuse it falsely.
-            package.counted += attempt.epoch == package.epoch and attempt.reason not in self._uncounted
+            package.counted += (
+                attempt.epoch == package.epoch and not attempt.early and attempt.reason not in self._uncounted
+            )
         return False
 
 

@@ -235,7 +235,9 @@ class Decisions:
             message = f"given up ({data.cause}), and the first of its own rules that applies has it tried again"
             raise self._broken(RETRIES, message, package)
         elif data.cause == "retries-exhausted" and (package.template is None or not package.template.retry.rules):
-            failed = [each.reason for each in package.attempts.values() if each.epoch == package.epoch and each.reason]
+            # What failed after an early start does not count; it may yet be lost with its pilot.
+            own = [each for each in package.attempts.values() if each.epoch == package.epoch]
+            failed = [each.reason for each in own if each.reason and not (each.early and each.finished)]
             needed = min(
                 self._rules.failures_min.get(failed[0], 1) if len(set(failed)) == 1 else 1,
                 self.attempts.restarts.cap(package),
@@ -291,6 +293,7 @@ class Decisions:
             raise self._broken(GRANTS, f"attempt {attempt.number} was granted in a cancelled epoch", package)
         if not attempt.staged:
             raise self._broken(GRANTS, f"attempt {attempt.number} was granted, and staged nothing", package)
+        self.attempts.early.on_granted(package, attempt)
         self._end(package, event, DONE)
         package.granted = attempt.number
         package.grants.append((self._record.position, attempt.number))
@@ -324,11 +327,11 @@ class Decisions:
             return
         package = job.package(event.package)
         self._check_unread(package)
-        if (
-            isinstance(checked.data, payloads.Restarted)
-            and checked.data.cause == "remake"
-            and checked.data.lost_input is None
-        ):
+        data = checked.data
+        assert isinstance(data, payloads.Restarted)
+        if data.lost_input is not None:
+            self.attempts.early.on_discarded(package, data.lost_input)
+        elif data.cause == "remake":
             self._check_idle(package)
         if event.epoch <= package.epoch:
             raise self._broken(EPOCHS, f"restarted in epoch {event.epoch}, after epoch {package.epoch}", package)

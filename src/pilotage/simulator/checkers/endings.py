@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.states import FINAL_NAMES
 from pilotage.simulator.checkers.decisions import SUCCESSES, Decisions
 from pilotage.simulator.checkers.records import (
@@ -30,8 +29,6 @@ States = Mapping[tuple[str, str], str]
 Explain = Callable[[str, str], Sequence[str]]
 """Why a package of a job waits: the codes of the reasons."""
 
-_AWAITED = int(EdgeKind.AWAITED)
-
 
 class Ends:
     """Checks how everything ended, or why it has not."""
@@ -51,7 +48,7 @@ class Ends:
                 continue
             if job.plan.late_waits.get(int(job.plan.template_of[number])):
                 continue
-            awaited = (job.by_number.get(other) for other, kinds in job.producers(number) if kinds & _AWAITED)
+            awaited = (job.by_number.get(other) for other, _ in job.producers(number))
             if not any(
                 each is not None and not each.dropped and each.state in (ABORTED, CANCELLED) for each in awaited
             ):
@@ -71,9 +68,9 @@ class Ends:
                 raise self._broken(WAITING, f"is {states.get((job.name, place))}, and nothing says why", job, place)
             if package is not None and (package.kept_back or any(map(_is_open, package.attempts.values()))):
                 continue
-            for other, kinds in job.producers(number):
+            for other, _ in job.producers(number):
                 producer = job.by_number.get(other)
-                if kinds & _AWAITED and producer is not None and not producer.dropped and producer.ended == ABORTED:
+                if producer is not None and not producer.dropped and producer.ended == ABORTED:
                     raise self._broken(WAITING, f"waits for {producer.place}, which was given up", job, place)
 
     def check_successes(self) -> None:
@@ -148,7 +145,7 @@ class Ends:
             self._may_grow(job, stage, states) for stage in plan.late_waits.get(int(plan.template_of[number]), ())
         ):
             return True
-        return any(kinds & _AWAITED and not self._is_over(job, other, states) for other, kinds in job.producers(number))
+        return any(not self._is_over(job, other, states) for other, _ in job.producers(number))
 
     def _runs_later(self, job: JobTrace, number: int, states: States) -> bool:
         """Whether a package is final and others are not over or not expanded yet."""

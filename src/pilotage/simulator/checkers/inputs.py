@@ -56,15 +56,18 @@ class Inputs:
             fail(f"assigned with drop revision {assignment.drop_revision}, created with {attempt.revision}")
         job = package.job
         given = {source.package: source.attempt for source in assignment.inputs}
+        growing = {source.package: source.attempt for source in assignment.early}
+        if not growing.items() <= attempt.early.items():
+            fail(f"assigned to read early from {growing}, created to read from {attempt.early}")
         if package.number is None:
             return
         for number, kinds in job.producers(package.number):
             producer = job.by_number.get(number)
-            if not kinds & _FILES or not kinds & _AWAITED:
+            if not kinds & _FILES:
                 continue
             if producer is not None and producer.dropped_at(attempt.revision):
                 continue
-            if (producer.place if producer is not None else "") not in given:
+            if (producer.place if producer is not None else "") not in (given | growing):
                 fail(f"attempt {attempt.number} was assigned without the files of {job.name_of(number)}")
         for place, number in given.items():
             self._check_source(package, attempt, place=place, number=number, verb="assigned")

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from pilotage.book.codec import Checked
 from pilotage.model.events import payloads
-from pilotage.model.jobs.graph import EdgeKind
 from pilotage.simulator.checkers.records import JobTrace, PackageTrace, Record, Rules
 
 PRIORITIES = "priorities"
@@ -84,7 +83,7 @@ def _could_begin(package: PackageTrace) -> bool:
         return False
     if template.demand.node_restriction or job.plan.late_waits:
         return False
-    return all(_is_there(job, number) for number, kinds in job.producers(package.number) if kinds & EdgeKind.AWAITED)
+    return all(_is_there(job, number) for number, _ in job.producers(package.number))
 
 
 def _is_there(job: JobTrace, number: int) -> bool:

@@ -89,8 +89,10 @@ class AttemptTrace:
     """One attempt: its recorded events, and its physical state."""
 
     __slots__ = (
+        "applying",
         "created",
         "doubted",
+        "early",
         "epoch",
         "failed_for",
         "finished",
@@ -136,6 +138,8 @@ class AttemptTrace:
         self.wall_seconds: float | None = None
         self.holder = ""  # the pilot that really got it
         self.running = self.over = False  # physically
+        self.applying = False  # its application was reported to run
+        self.early: dict[str, int] = {}  # the attempts, by package, whose outputs it reads while they grow
 
 
 class PackageTrace:

@@ -164,6 +164,8 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
             faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
         ),
     )
+    if seed > EARLY_AFTER and not seed % 2:
+        return with_early_starts(made)
     return with_files(made) if seed > FILES_AFTER and seed % 2 else made
 
 
@@ -466,6 +468,26 @@ _FILE_HEAT: dict[str, float] = {
 }
 _LATER_FILE_HEAT = {"user_pins": 0.2, "user_purges": 0.2}
 _MIB = 2**20
+
+
+EARLY_AFTER = 2000
+"""From here on, every second world has packages that may start before their inputs are complete."""
+_EARLY_PROBABILITY = 0.7  # of each join
+_EARLY_SECONDS = (60.0, 300.0)  # packages run so long that others can start beside them
+
+
+def with_early_starts(world: World) -> World:
+    """Let packages of a world start early, by a random stream of its own."""
+    dice = random.Random(f"early/{world.seed}")
+    jobs = []
+    for job in world.jobs:
+        stages = [
+            replace(each, joins=tuple(replace(one, early=dice.random() < _EARLY_PROBABILITY) for one in each.joins))
+            for each in job.stages
+        ]
+        jobs.append(replace(job, stages=tuple(stages)))
+    seconds = LogNormal(median=dice.uniform(*_EARLY_SECONDS), sigma=0.7)
+    return replace(world, jobs=tuple(jobs), packages=replace(world.packages, application_seconds=seconds))
 
 
 def with_files(world: World) -> World:
