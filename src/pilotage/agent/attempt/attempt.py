@@ -475,7 +475,7 @@ class AttemptRunner:
             manifest = staging.stage(outputs, known, fetch, input_inodes=inodes)
             if self._shown is not None:
                 self._shown.finish(manifest, staging.prefix)
-                self._workplace.keep_shown(self._shown)
+                self._workplace.keep_shown(self._shown.end)
         application.forget_kept()
         return {"manifest": manifest, "exit_status": 0}
 

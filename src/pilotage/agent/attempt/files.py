@@ -25,6 +25,9 @@ _NO_LINK = frozenset({
     errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL,
 })  # fmt: skip
 
+SIDECAR = ".pilotage"
+"""End of the name of the file that says how far an input is that may grow."""
+
 
 def link_or_copy(source: str, target: str) -> bool:
     """Hard-link a file, or copy it if that is impossible; returns whether it is a link."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.diagnosis import FULL, Failure, TokenEnded, from_system
-from pilotage.agent.attempt.files import check_name, copy, link_or_copy, make_parents, move
+from pilotage.agent.attempt.files import SIDECAR, check_name, copy, link_or_copy, make_parents, move
 from pilotage.agent.durable_files import read_small, write_all
 
 if TYPE_CHECKING:
@@ -361,8 +361,6 @@ def _reason(error: OSError) -> str:
 # there. The agent of the reader copies what has been written so far, and goes on copying: so the reader cannot change the
 # file, and has it whole when it has moved on to the job's tree. Beside it, `NAME.pilotage` says how far the copy is.
 
-SIDECAR = ".pilotage"
-"""End of the name of the file that says how far an input is."""
 FOLLOW_SECONDS = 0.5
 """Pause between two looks at a growing file."""
 LATE_SECONDS_MIN = 10.0

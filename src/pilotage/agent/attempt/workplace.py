@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pilotage.agent.attempt.commands import quick_way_works
 from pilotage.agent.attempt.containers import Engines
 from pilotage.agent.attempt.environment import base_environment
-from pilotage.agent.attempt.files import FolderVisibility, KnownFiles
-from pilotage.agent.attempt.inputs import SIDECAR
+from pilotage.agent.attempt.files import SIDECAR, FolderVisibility, KnownFiles
 from pilotage.agent.attempt.scratch import remove_tree
 from pilotage.agent.attempt.undelivered_events import UndeliveredEvents
 from pilotage.agent.attempt.watcher import Watcher
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pilotage.agent.attempt.archives import UnpackedSoftware
-    from pilotage.agent.attempt.outputs import ShownFolder
     from pilotage.agent.link.http import Connect
 
 
@@ -223,7 +221,7 @@ class Workplace:
         self.turns = threading.Lock()
         self.visibility = FolderVisibility()
         self.damaged = DamagedFiles()
-        self.shown: deque[ShownFolder] = deque()  # of attempts that succeeded: readers may still look for their files
+        self._shown: deque[Callable[[], None]] = deque()  # remove what attempts that succeeded said of their files
         self._software: UnpackedSoftware | None = None
         self.kernel_kills = KernelKills()
         self.cleanup = ProcessCleanup(sole=sole, grace_seconds=grace_seconds)
@@ -249,16 +247,16 @@ class Workplace:
                 self._software = UnpackedSoftware(f"{self.scratch}/software")
             return self._software
 
-    def keep_shown(self, shown: ShownFolder) -> None:
-        """Keep what an attempt said of its files, for readers that have not begun yet."""
-        self.shown.append(shown)
-        while len(self.shown) > SHOWN_MAX:
-            self.shown.popleft().end()
+    def keep_shown(self, remove: Callable[[], None]) -> None:
+        """Keep what an attempt said of its files, for readers that have not begun yet; `remove` is called later."""
+        self._shown.append(remove)
+        while len(self._shown) > SHOWN_MAX:
+            self._shown.popleft()()
 
     def close(self) -> None:
         """End the watching thread and remove the scratch folder."""
-        for each in self.shown:
-            each.end()
+        for remove in self._shown:
+            remove()
         self.left_events.close()
         self.watcher.close()
         self.cleanup.close()
