@@ -74,3 +74,47 @@ def test_small_files_stay_in_the_cache_until_a_later_job_has_merged_and_stored_t
         assert copy.read_text() == "small 1\nsmall 2\nsmall 3\n"
     wait_until(lambda: cached(place) == [], "an empty cache")
     assert len(locators) == 3
+
+
+PRESENT = """
+pilotage: 1
+job: present
+stages:
+  - shell: "cat here.dat > out.txt"
+    inputs: [{name: here.dat, acquisition: none, locator: "LOCATOR"}]
+    outputs: [out.txt]
+"""
+
+
+def test_a_file_that_must_be_there_is_linked_from_its_place_and_not_copied(place: Place, tmp_path: Path) -> None:
+    there = tmp_path / "data" / "here.dat"
+    (place.folder / "present.yaml").write_text(PRESENT.replace("LOCATOR", str(there)))
+    job = place.told("run", "--detach", "present.yaml")["job"]
+    told = f"the input 'here.dat' must be there: {there} does not exist on"
+    wait_until(lambda: told in place.run("explain", f"{job}/1.1.1").stdout, "a package that lacks its input")
+    place.run("kill", job)
+    there.parent.mkdir()
+    there.write_text("data\n")
+    place.run("run", "present.yaml")
+    assert (place.folder / "out.txt").read_text() == "data\n"
+    assert cached(place) == []
+    there.write_text("other\n")
+    place.run("run", "present.yaml")
+    assert (place.folder / "out.txt").read_text() == "other\n", "without a checksum no result is taken over"
+
+
+def test_a_remote_file_that_must_be_in_the_cache_of_the_site_holds_its_package_until_it_is(
+    place: Place, tmp_path: Path
+) -> None:
+    made = place.told("run", "--detach", "made.yaml")["job"]
+    wait_until(lambda: len(cached(place)) == 3, "three files in the cache")
+    locator = f"job:{made}/small%201.txt"
+    (place.folder / "present.yaml").write_text(PRESENT.replace("LOCATOR", locator))
+    place.run("run", "present.yaml")
+    assert (place.folder / "out.txt").read_text() == "small 1\n"
+    place.run("files", "purge", locator)
+    wait_until(lambda: len(cached(place)) == 2, "a file that has gone")
+    (place.folder / "present.yaml").write_text(PRESENT.replace("LOCATOR", locator).replace("out.txt", "two.txt"))
+    job = place.told("run", "--detach", "present.yaml")["job"]
+    wait_until(lambda: "and is not there" in place.run("explain", f"{job}/1.1.1").stdout, "a package that is held")
+    assert len(cached(place)) == 2, "it is not fetched"

@@ -332,7 +332,11 @@ def _check_waiting(cache: SiteCache, lacking: Counter[ActivePackage]) -> None:
         entry = cache.entries.get(locator)
         if not waiting or (entry is not None and entry.state == FileState.PRESENT):
             raise InconsistentState("packages wait for a missing file", cache.name, locator)
-        if entry is None and locator not in cache.wanted:
+        if (
+            entry is None
+            and locator not in cache.wanted
+            and not any(_is_not_brought(work, locator) for work in waiting)
+        ):
             raise InconsistentState("a missing file is wanted", cache.name, locator)
         for work in waiting:
             lacking[work] += 1
@@ -341,6 +345,12 @@ def _check_waiting(cache: SiteCache, lacking: Counter[ActivePackage]) -> None:
     for locator in cache.wanted:
         if locator not in cache.waiting:
             raise InconsistentState("a reserved package wants a file", cache.name, locator)
+
+
+def _is_not_brought(work: ActivePackage, locator: str) -> bool:
+    files = work.job.files
+    file = files.find(locator) if files is not None else None
+    return files is not None and file is not None and files.must_be_present(file)
 
 
 def _check_claims(cache: SiteCache) -> None:

@@ -52,6 +52,7 @@ class BroughtFile(NamedTuple):
     locator: str
     sha256: str = ""  # that the document requires; empty: any
     unpacked: bool = False  # an archive of software
+    in_place: bool = False  # it must be at this path on the node, and comes from there
 
 
 def brought_files(expansion: Expansion, package: int, *, platform: str = "") -> list[BroughtFile]:
@@ -63,7 +64,8 @@ def brought_files(expansion: Expansion, package: int, *, platform: str = "") -> 
     values = block.values(position)
     for given in _brought(block):
         for each in located_files(block, given, values):
-            found.setdefault(each.name, BroughtFile(each.name, each.locator, each.sha256))
+            in_place = given.present and scheme_of(each.locator) == "file"
+            found.setdefault(each.name, BroughtFile(each.name, each.locator, each.sha256, in_place=in_place))
     for use in archives_of(block, expansion.definition):
         if not use.platforms or platform in use.platforms:
             archive = use.archive
@@ -80,7 +82,15 @@ def brings_files(block: Block, definition: Definition) -> bool:
 
 
 def _brought(block: Block) -> list[InputFile]:
-    return [given for _, given in block.inputs() if given.locator and given.brought]
+    return [given for _, given in block.inputs() if given.locator and (given.brought or given.present)]
+
+
+def _is_in_place(block: Block, given: InputFile) -> bool:
+    """Whether an input is at its place on the node, so that no cache has a part in it; the first locator says it for all."""
+    if not given.present:
+        return False
+    first = next(located_files(block, given, block.values(0)), None)
+    return first is not None and scheme_of(first.locator) == "file"
 
 
 class ArchiveUse(NamedTuple):
@@ -132,7 +142,7 @@ def _uses(expansion: Expansion) -> list[_Use]:
     for block in expansion.blocks:
         if not block.count or not brings_files(block, expansion.definition):
             continue
-        uses.extend(_use_of(block, given) for given in _brought(block))
+        uses.extend(_use_of(block, given) for given in _brought(block) if not _is_in_place(block, given))
         uses.extend(
             _ArchiveUse(block, _of_archive(each.archive), platforms=each.platforms)
             for each in archives_of(block, expansion.definition)
@@ -405,7 +415,7 @@ def _numbered(uses: Sequence[_Use], left_out: frozenset[int]) -> FilePlan:
     del digests
     count = len(first_keys)
     sizes, wishes = np.zeros(count, np.int64), np.zeros(count, np.uint8)
-    released, software = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    released, software, present = np.zeros(count, np.bool_), np.zeros(count, np.bool_), np.ones(count, np.bool_)
     pairs: list[NDArray[np.int64]] = []
     platforms: dict[int, tuple[str, ...]] = {}
     anywhere: set[int] = set()
@@ -415,6 +425,7 @@ def _numbered(uses: Sequence[_Use], left_out: frozenset[int]) -> FilePlan:
         np.maximum.at(wishes, files, np.uint8(_WISHES[use.given.disposition]))
         released[files] |= use.given.disposition == "release"
         software[files] |= isinstance(use, _ArchiveUse)
+        present[files] &= use.given.present
         packages, keys = use.packages()
         pairs.append(packages.astype(np.int64) * count + files[keys])
         for file in files.tolist() if isinstance(use, _ConstantUse) else ():
@@ -439,6 +450,7 @@ def _numbered(uses: Sequence[_Use], left_out: frozenset[int]) -> FilePlan:
         wishes=wishes,
         released=released,
         software=software if software.any() else None,
+        present=present if present.any() else None,
         platforms=only,
     )
 

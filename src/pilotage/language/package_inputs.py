@@ -119,8 +119,8 @@ def staged_names(package: ConcretePackage) -> Iterator[str]:
 
 
 def is_brought(given: InputFile) -> bool:
-    """Whether an input comes from a store, through the cache of the site, and not from the job's tree."""
-    return bool(given.locator) and given.brought
+    """Whether an input comes from a store, through the cache of the site, or is at its own place, and not in the job's tree."""
+    return bool(given.locator) and (given.brought or given.present)
 
 
 def open_patterns(package: ConcretePackage, block: Block) -> tuple[str, ...]:

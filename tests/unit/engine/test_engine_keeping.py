@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from pilotage.engine.state.caches import FileState
-from pilotage.model.events import file_payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.model.exchange.operations import FetchFile, PurgeFiles, RemoveFile, Restart
+from pilotage.model.exchange.operations import FetchFile, PurgeFiles, Release, RemoveFile, Restart, SubmitPilot
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched
 from pilotage.model.jobs.file_plan import RetainedOutput, Wish
 from pilotage.service.messages import SiteOperationRequest
@@ -195,3 +196,24 @@ def test_a_candidate_that_waits_for_its_grant_is_kept_where_it_ran_after_a_resta
         [work] = small.engine.state.jobs.by_id[JOB].work.values()
         assert dict(work.made_at) == {1: "b"}
         small.effects.clear()
+
+
+def test_a_package_whose_file_must_be_there_is_held_where_it_is_not_and_nothing_is_fetched() -> None:
+    made = with_files(bag(1), {"1.1.1": ["s3://store/a"]})
+    assert made.files is not None
+    required = msgspec.structs.replace(made.files, present=np.ones(1, np.bool_))
+    with Keeping(site()) as small:
+        small.submit(msgspec.structs.replace(made, files=required))
+        small.take(SubmitPilot)
+        assert small.take(FetchFile) == []
+        assert small.status("1.1.1") == "held"
+        told = "s3://store/a must be in the cache of a (acquisition: none), and is not there"
+        assert told.encode() in bytes(small.told(payloads.Held, "1.1.1")[0].data)
+        assert "s3://store/a must be" in " ".join(each.message for each in small.explain("1.1.1").reasons)
+        small.submit(with_files(bag(1), {"1.1.1": ["s3://store/a"]}), job="other")
+        pilot = small.pilot()
+        small.fetched()
+        small.ask(Release(job=JOB, package="1.1.1"))
+        pilot.exchange()
+        assert small.take(FetchFile) == []
+        small.finish()

@@ -175,7 +175,7 @@ def test_a_million_outputs_are_looked_for_by_listing_their_folder(here: Place, m
 
 SUBJOB = ("subjob: other.yaml", "subjob: other.yaml")
 REFUSED = [
-    ("inputs: [{name: a, acquisition: none, locator: /far/a}]", "acquisition: none of the input 'a' with a locator"),
+    ("inputs: [{name: a, acquisition: none, locator: /far/a, disposition: deletable}]", "disposition `deletable` of"),
     ("inputs: [{name: a, disposition: deletable}]", "disposition `deletable` of the input 'a'"),
     ("inputs: [{name: a, disposition: release}]", "disposition `release` of the input 'a'"),
     ("inputs: [{name: x, locator: 'lfn:/grid/x'}]", "no store has the locator 'lfn:/grid/x' of the input 'x'"),

@@ -97,6 +97,8 @@ class Inputs:
                     make_parents(self._scratch, name)
                 if each.get("content"):
                     placed[name] = self._place_content(each, target)
+                elif each.get("path"):
+                    placed[name] = self._place_from(each, target)
                 elif each.get("cached"):
                     placed[name] = self._place_cached(each, target)
                 else:
@@ -141,6 +143,40 @@ class Inputs:
             copy(source, target)
             return PlacedInput(name)
         return self._linked(name, source, target, status)
+
+    def _place_from(self, each: Mapping[str, Any], target: str) -> PlacedInput:
+        """Link a file that must be at its path on this node; it is not copied, whatever its size."""
+        name, path = each["name"], os.path.realpath(each["path"])
+
+        def look(*, again: bool = False) -> Found:
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                where = f"{each['path']} does not exist on {os.uname().nodename}"
+                raise Failure("missing-input", f"the input {name!r} must be there: {where}") from error
+            _check_file(each, path, status, self._known, again=again)
+            return path, status
+
+        try:
+            source, status = look()
+        except Failure:
+            if not self._work.get("visible_seconds"):
+                raise
+            found = self._wait_for(lambda: look(again=True), path)
+            assert found is not None
+            source, status = found
+        if each.get("executable") and not status.st_mode & stat.S_IXUSR:
+            return _copied(source, target, each)
+        try:
+            os.link(source, target)
+        except OSError:
+            if self._work.get("container"):  # it does not see where a link leads
+                copy(source, target)
+                return PlacedInput(name)
+            os.symlink(source, target)
+        return PlacedInput(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
 
     def _seen(self, each: Mapping[str, Any]) -> Found | None:
         """An input in the job's folder with the right content, waited for if a package made it; None: not visible here."""

@@ -198,7 +198,7 @@ def on_cached_files_removed(state: EngineState, event: Event, data: file_payload
             file_went(state, cache, locator, entry.size_bytes)
         else:  # if it was lost before its arrival was recorded, its space is not kept for it any more
             claim_again(cache, locator, entry.size_bytes)
-            want_again(cache, locator)
+            want_again(state, cache, locator)
     if (site := state.sites.by_name.get(cache.name)) is not None and cache.blocked_since is not None:
         state.placement.reopen(site)  # there is space for classes that were closed for lack of it
         state.placement.offer(site)

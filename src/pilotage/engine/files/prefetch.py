@@ -313,7 +313,7 @@ def retry_fetches(state: EngineState, name: str) -> None:
         entry = cache.entries.get(locator)
         failed = entry is not None and entry.state == FileState.FAILED and not fault.given_up
         if failed and fault.retry_at <= state.clock.now:
-            want_again(cache, locator)
+            want_again(state, cache, locator)
             if locator in cache.wished and locator not in cache.wanted:
                 cache.to_bring[locator] = None
 
@@ -327,7 +327,7 @@ def hold_without_files(state: EngineState) -> None:
             continue
         cache = state.files.at(site.name)
         fault = cache.faults.get(locator)
-        if locator and (fault is None or not fault.given_up):
+        if locator and (fault is None or not fault.given_up) and not _must_be_present(cache, work, locator):
             continue
         message = why_without(state, cache, locator)
         if fault is not None:
@@ -343,11 +343,21 @@ def hold_without_files(state: EngineState) -> None:
             state.log.write(held, job=job, number=work.number, epoch=job.epoch_of(work.number))
 
 
+def _must_be_present(cache: SiteCache, work: ActivePackage, locator: str) -> bool:
+    """Whether a package needs a file that is not brought, and is not there."""
+    files, entry = files_of(work.job), cache.entries.get(locator)
+    file = files.find(locator)
+    is_there = entry is not None and entry.state in (FileState.PRESENT, FileState.ORDERED)
+    return file is not None and files.must_be_present(file) and not is_there
+
+
 def why_without(state: EngineState, cache: SiteCache, locator: str) -> str:
     """Why a package cannot have its files at a site; without a locator, because they are too large together."""
     fault = cache.faults.get(locator)
     if fault is not None:
         words = f": {fault.message}" if fault.message else ""
         return f"{locator} could not be brought to {cache.name} ({fault.reason}){words}"
+    if locator:
+        return f"{locator} must be in the cache of {cache.name} (acquisition: none), and is not there"
     site = state.sites.by_name[cache.name].site
     return f"its files are larger than the cache of {cache.name}, which holds {site.cache_bytes or 0:,} bytes"

@@ -85,8 +85,15 @@ def explain_files(state: EngineState, work: ActivePackage, site: SiteState) -> I
 
 
 def explain_failed_files(state: EngineState, job: JobState, number: int) -> Iterator[Why]:
-    """Files of a held package that could not be brought to a site."""
+    """Files of a held package that could not be brought to a site, or that must be there and are not."""
     files = files_of(job)
+    for file in files.of(number):
+        if files.must_be_present(file):
+            locator = files.locator(file)
+            having = [cache.name for cache in state.files.caches.values() if cached_file(state, cache.name, locator)]
+            where = f"is in that of {', '.join(having)} alone" if having else "is not there"
+            message = f"{locator} must be in the cache of the site (acquisition: none), and {where}"
+            yield Why(code="waits-for-file", message=message, subject=locator, next_step="release it when it is there")
     for cache in state.files.caches.values():
         for locator, fault in islice(cache.faults.items(), _LOOKED_AT_MAX):
             # A release of the whole job lets the file be tried again, but leaves the packages held that need it.

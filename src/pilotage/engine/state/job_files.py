@@ -50,6 +50,10 @@ class JobFiles:
         """Whether a file is an archive of software."""
         return self.plan.software is not None and bool(self.plan.software[file])
 
+    def must_be_present(self, file: int) -> bool:
+        """Whether a file is not brought: it is at the site, or the package cannot run there."""
+        return self.plan.present is not None and bool(self.plan.present[file])
+
     def released_by(self, package: int) -> list[str]:
         """The locators of the files that the job releases when a package is done."""
         released = self.plan.released

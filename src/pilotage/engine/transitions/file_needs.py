@@ -37,10 +37,10 @@ def need_files(state: EngineState, work: ActivePackage, site: SiteState, reserve
         wish = files.wish(file)
         if limit is not None:
             total_bytes += (entry.size_bytes if entry is not None else 0) or files.size_bytes(file) or 0
-        if entry is None:
-            first, _ = cache.wanted.setdefault(locator, (job, file))
-            if first is not job:  # its order carries the wish of that job alone
-                cache.to_retain[locator, owner] = max(wish, cache.to_retain.get((locator, owner), 0))
+        if files.must_be_present(file) and (entry is None or entry.state not in (_PRESENT, FileState.ORDERED)):
+            state.files.to_hold[work] = locator
+        elif entry is None:
+            _want(cache, locator, job, file)
         else:
             if not covers(entry.wishes, owner, wish):
                 cache.to_retain[locator, owner] = max(wish, cache.to_retain.get((locator, owner), 0))
@@ -56,6 +56,14 @@ def need_files(state: EngineState, work: ActivePackage, site: SiteState, reserve
             state.files.to_hold[work] = ""
     if not work.lacks and len(reserved) > 1:
         _put_in_front(job, work.number, reserved)
+
+
+def _want(cache: SiteCache, locator: str, job: JobState, file: int) -> None:
+    """A package needs a file that is not there: it is ordered for the first job that does."""
+    first, _ = cache.wanted.setdefault(locator, (job, file))
+    if first is not job:  # its order carries the wish of that job alone
+        wish = max(files_of(job).wish(file), cache.to_retain.get((locator, job.owner), 0))
+        cache.to_retain[locator, job.owner] = wish
 
 
 def _need_failed(state: EngineState, work: ActivePackage, cache: SiteCache, locator: str, file: int) -> None:
@@ -139,7 +147,7 @@ def file_went(state: EngineState, cache: SiteCache, locator: str, size_bytes: in
                 if site.site.cache_bytes is not None and work not in cache.line:
                     cache.admitted[work] = None  # it had space for all its files
     claim_again(cache, locator, size_bytes)
-    want_again(cache, locator)
+    want_again(state, cache, locator)
 
 
 def claim_again(cache: SiteCache, locator: str, size_bytes: int) -> None:
@@ -148,11 +156,14 @@ def claim_again(cache: SiteCache, locator: str, size_bytes: int) -> None:
         cache.claim(locator, size_bytes or 1)
 
 
-def want_again(cache: SiteCache, locator: str) -> None:
+def want_again(state: EngineState, cache: SiteCache, locator: str) -> None:
     """Order a file again, if a reserved package waits for it."""
     for work in cache.waiting.get(locator, ()):
-        file = files_of(work.job).find(locator)
-        if file is not None:
+        files = files_of(work.job)
+        file = files.find(locator)
+        if file is not None and files.must_be_present(file):
+            state.files.to_hold[work] = locator
+        elif file is not None:
             cache.wanted.setdefault(locator, (work.job, file))
             return
 

@@ -11,12 +11,10 @@ from pilotage.language.parsing.iterations import RESERVED, Each, variable_fault
 from pilotage.language.parsing.kinds import FieldPath, ListOf, Text
 from pilotage.language.parsing.records import Record, fields_of
 from pilotage.language.text.locators import (
-    REMOTE_SCHEMES,
     LocatorFault,
     input_fault,
     is_folder,
     locator_fault,
-    scheme_of,
     shown_locator,
     target_fault,
 )
@@ -327,15 +325,7 @@ def _input_faults(given: InputFile) -> Iterator[Fault]:
     yield from _checksum_faults(given.sha256)
     if given.sha256 and not given.locator:
         yield "bad-input", "sha256 is for an input with a locator", "", ("sha256",)
-    if given.acquisition == "none" and scheme_of(given.locator) in REMOTE_SCHEMES:
-        message = f"acquisition: none means that the file is there, but {shown_locator(given.locator)!r} is in a store"
-        yield (
-            "bad-input",
-            message,
-            "leave acquisition out, or write prefetch: it is brought to the site",
-            ("acquisition",),
-        )
-    if given.locator and given.brought and is_pattern(literal_text(parse_template(given.name))):
+    if given.locator and (given.brought or given.present) and is_pattern(literal_text(parse_template(given.name))):
         message = f"{given.name!r} is a pattern, and a file that is brought from a locator has a name"
         yield "bad-input", message, "iterate over a list of the files", ("name",)
 

@@ -135,6 +135,7 @@ class WorkInput(Wire, frozen=True, kw_only=True):
     stored: bool = (
         False  # also stored by its sha256 at the service: who does not see the tree fetches it once, from there
     )
+    path: str = ""  # where it must be on the node; empty: in the job's folder, the cache or the content store
     unpacked: bool = False  # the cached file is an archive of software, and `name` a folder with its files
 
 

@@ -71,8 +71,9 @@ class InputFile(Value, frozen=True, kw_only=True):
     acquisition: Annotated[
         Acquisition,
         _doc(
-            "`none`: it is in the job's tree; `self`: the binary fetches it; `prefetch`: it is brought to the cache of the"
-            " site before the start. Default: `prefetch` with a locator, else `none`."
+            "`none`: it must be there, in the job's tree or, with a locator, at that path on the node or in the cache of the"
+            " site; `self`: the binary fetches it; `prefetch`: it is brought before the start, with a locator to the cache of"
+            " the site. Default: `prefetch` with a locator, else `none`."
         ),
     ] = ""
     disposition: Annotated[
@@ -88,6 +89,11 @@ class InputFile(Value, frozen=True, kw_only=True):
     def brought(self) -> bool:
         """Whether it is brought to the cache of the site before the package starts."""
         return self.acquisition == "prefetch" or (bool(self.locator) and not self.acquisition)
+
+    @property
+    def present(self) -> bool:
+        """Whether it must be at its locator already: at that path, or in the cache of the site."""
+        return self.acquisition == "none" and bool(self.locator)
 
 
 class OutputFile(Value, frozen=True, kw_only=True):

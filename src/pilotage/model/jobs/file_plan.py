@@ -43,6 +43,7 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
     wishes: NDArray[np.uint8]  # by file: `Wish`
     released: NDArray[np.bool_]  # by file: the job releases it when a package that needs it is done
     software: NDArray[np.bool_] | None = None  # by file: it is an archive of software; none: no file is
+    present: NDArray[np.bool_] | None = None  # by file: it must be at the site already; none: all are brought
     platforms: Mapping[int, tuple[str, ...]] = {}  # file → the only platforms that need it; an empty one: unknown ones
 
     @property

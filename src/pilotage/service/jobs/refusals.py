@@ -17,6 +17,7 @@ from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.expansion.software import described_settings
 from pilotage.language.file_plan import jobs_read
 from pilotage.language.named_files import wanted_column
+from pilotage.language.package_inputs import is_brought
 from pilotage.language.stored_outputs import archives_beside
 from pilotage.language.text.locators import CONTENT, SCHEMES, scheme_of, shown_locator
 from pilotage.language.text.patterns import can_both_match
@@ -155,12 +156,8 @@ def _made_by(definition: Definition) -> list[str]:
 
 
 def _of_input(given: InputFile, made: Sequence[str]) -> Iterator[tuple[str, str]]:
-    if given.acquisition == "none" and given.locator:
-        yield (
-            f"acquisition: none of the input {given.name!r} with a locator",
-            "leave acquisition out: the file is brought to the site",
-        )
-    if given.disposition in ("", "retain-indefinitely") or (given.locator and given.brought):
+    in_place = given.present and scheme_of(given.locator) == "file"
+    if given.disposition in ("", "retain-indefinitely") or (is_brought(given) and not in_place):
         return
     if given.disposition == "release" or given.locator:
         yield (

@@ -32,7 +32,7 @@ from pilotage.model.exchange.exchange import (
 from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.submission import Origin
 from pilotage.ports import JobTree, MadeWork, ResultsIndex, StoreError, WorkFields
-from pilotage.service.works.site_files import NO_SITE, NotAtSite, SiteFiles
+from pilotage.service.works.site_files import NO_SITE, NotAtSite, SiteFiles, refuse_unknown
 from pilotage.service.works.stored_copies import disposed_results
 from pilotage.service.works.work_orders import compose_every_way
 
@@ -414,6 +414,7 @@ class ReuseSearch:
             work, *others = compose_every_way(
                 expansion, number, assignment, self._origin, manifest_of=self._manifests.get, files=self._files
             )
+            refuse_unknown(work.inputs)
             fields = completed(fields_of(work, *others), self._checksum)
         except NotAtSite as fault:
             yield ReuseResult(number=number, changed=f"input to bring {fault.subject}")

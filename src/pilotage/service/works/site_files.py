@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Protocol
@@ -16,6 +16,7 @@ from pilotage.language.file_plan import brought_files
 from pilotage.model.errors import PilotageError
 from pilotage.model.exchange.exchange import WorkInput
 from pilotage.model.jobs.plan import JobPlan
+from pilotage.model.locators import parse_locator
 from pilotage.model.site import Site
 
 
@@ -109,6 +110,9 @@ class FilesAtSites:
 def cached_inputs(expansion: Expansion, number: int, site: Site | None, files: SiteFiles) -> Iterator[WorkInput]:
     """The inputs of a package that were brought to the cache of its site; raises `NotAtSite`."""
     for each in brought_files(expansion, number, platform=site.platform if site is not None else ""):
+        if each.in_place:
+            yield WorkInput(name=each.name, sha256=each.sha256, path=parse_locator(each.locator).path)
+            continue
         if files.cached is None:
             yield WorkInput(name=each.name, sha256=each.sha256, unpacked=each.unpacked)
             continue
@@ -130,3 +134,10 @@ def cached_inputs(expansion: Expansion, number: int, site: Site | None, files: S
             cached=found.name,
             unpacked=each.unpacked,
         )
+
+
+def refuse_unknown(inputs: Iterable[WorkInput]) -> None:
+    """Raise `NotAtSite` if an input is at its own place, where only its node sees it, and no checksum says what it is."""
+    for each in inputs:
+        if each.path and not each.sha256:
+            raise NotAtSite("its content is known at its site alone", subject=each.path)
