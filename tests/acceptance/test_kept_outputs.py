@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from tests.engines.s3 import S3Server
+from tests.engines.sshd import SshServer
 from tests.kit.real_runs import Place, place_in, wait_until
 
 MADE = """
@@ -73,6 +77,7 @@ def test_small_files_stay_in_the_cache_until_a_later_job_has_merged_and_stored_t
         [copy] = [each for each in (tmp_path / store).rglob("*") if each.is_file()]
         assert copy.read_text() == "small 1\nsmall 2\nsmall 3\n"
     wait_until(lambda: cached(place) == [], "an empty cache")
+    wait_until(lambda: not list(place.folder.glob("small*.txt")), "an empty tree")
     assert len(locators) == 3
 
 
@@ -118,3 +123,87 @@ def test_a_remote_file_that_must_be_in_the_cache_of_the_site_holds_its_package_u
     job = place.told("run", "--detach", "present.yaml")["job"]
     wait_until(lambda: "and is not there" in place.run("explain", f"{job}/1.1.1").stdout, "a package that is held")
     assert len(cached(place)) == 2, "it is not fetched"
+
+
+FARM_SETTINGS = """
+[stores.tape]
+url = "s3://{bucket}/tape"
+endpoint = "{endpoint}"
+region = "us-east-1"
+credentials_file = "{folder}/credentials"
+[stores.vault]
+url = "{sftp}/vault"
+ssh_config = "{ssh_config}"
+[files]
+archive = ["tape", "vault"]
+"""
+
+
+def test_the_farm_of_use_case_four_merges_stores_twice_and_releases(
+    root: Path, tmp_path: Path, s3_server: S3Server, ssh_server: SshServer
+) -> None:
+    folder, bucket = tmp_path / "farm", f"bucket-{uuid4().hex}"
+    shutil.copytree(root / "examples" / "farm", folder)
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = AKIA\naws_secret_access_key = secret\n")
+    s3_server.bucket(bucket)
+    for raw in sorted((folder / "raw").iterdir()):
+        s3_server.write(bucket, f"raw/{raw.name}", raw.read_bytes())
+    shutil.rmtree(folder / "raw")
+    sftp = f"sftp://{ssh_server.user}@{ssh_server.host}:{ssh_server.port}{tmp_path}"
+    settings = FARM_SETTINGS.format(
+        bucket=bucket,
+        endpoint=f"http://127.0.0.1:{s3_server.port}",
+        folder=tmp_path,
+        sftp=sftp,
+        ssh_config=ssh_server.configuration(),
+    )
+    settings += f'[stores.raw]\nurl = "s3://{bucket}/raw"\nendpoint = "http://127.0.0.1:{s3_server.port}"\nregion = "us-east-1"\n'
+    settings += f'credentials_file = "{tmp_path}/credentials"\n'
+    with place_in(folder) as place:
+        (folder / "pilotage.toml").write_text(settings)
+        place.run("run", "reco.yaml", "--set", f"raw_store=s3://{bucket}/raw")
+        small = ["all", "all", "filtered", "filtered", "filtered", "filtered"]
+
+        def names() -> list[str]:
+            return sorted(each.rpartition("/")[2].partition("-")[0] for each in listed(place))
+
+        wait_until(lambda: names() == small, "the small files alone in the cache: the raw ones were deletable")
+        merged = {"filtered": b"".join(_parts(folder, "filtered-*.dat")), "all": b"".join(_parts(folder, "*.root"))}
+        place.run("run", "merge.yaml")
+        tape = {key.rpartition("/")[2]: content for key, content in s3_server.content(bucket, "tape").items()}
+        vault = {path.name: path.read_bytes() for path in (tmp_path / "vault").rglob("*") if path.is_file()}
+        assert tape == vault == {"merged-0.dat": merged["filtered"], "histograms-0.txt": merged["all"]}
+        wait_until(lambda: listed(place) == [], "an empty cache")
+        wait_until(lambda: not [*folder.glob("*.root"), *folder.glob("filtered-*")], "an empty tree")
+
+
+def _parts(folder: Path, pattern: str) -> list[bytes]:
+    return [f"# {path.name}\n".encode() + path.read_bytes() for path in sorted(folder.glob(pattern))]
+
+
+SHARING = """
+pilotage: 1
+job: JOB
+stages:
+  - shell: "cat common.dat > JOB.txt"
+    inputs: [{name: common.dat, locator: "LOCATOR", disposition: WISH}]
+    outputs: [JOB.txt]
+"""
+
+
+def test_of_two_jobs_that_share_an_input_the_one_that_wishes_longer_keeps_it(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "common.dat").write_text("common\n")
+
+    def run(job: str, wish: str) -> None:
+        text = SHARING.replace("JOB", job).replace("WISH", wish).replace("LOCATOR", f"file://{tmp_path}/common.dat")
+        (place.folder / f"{job}.yaml").write_text(text)
+        place.run("run", f"{job}.yaml")
+
+    run("first", "deletable")
+    wait_until(lambda: cached(place) == [], "a file that nobody wants")
+    run("second", "retain-indefinitely")
+    run("third", "deletable")
+    [file] = place.told("files", "list")["files"]
+    assert (file["state"], file["wish"]) == ("present", "retain-indefinitely")
+    run("fourth", "release")
+    wait_until(lambda: cached(place) == [], "a file that was released")

@@ -150,11 +150,14 @@ def _uses(expansion: Expansion) -> list[_Use]:
     return uses
 
 
-def jobs_read(expansion: Expansion) -> set[str]:
-    """The jobs whose files are named by the locators of a job's inputs; of late stages, as far as they are known now."""
+def jobs_read(expansion: Expansion, *, disposition: str | None = None) -> set[str]:
+    """The jobs whose files are named by the locators of a job's inputs; of late stages, as far as they are known now.
+
+    With a disposition, only inputs that have it count.
+    """
     found: set[str] = set()
     for block in (*expansion.blocks, *expansion.late_blocks):
-        for given in _brought(block):
+        for given in (each for each in _brought(block) if disposition in (None, each.disposition)):
             begins = next(iter(block.bound(given.locator).parts), "")
             if not isinstance(begins, str):  # a value brings the scheme
                 found.update(job for part in locators_in_parts(block, given) for each in part if (job := job_of(each)))

@@ -13,9 +13,10 @@ from pilotage.book.codec import Checked, Codec
 from pilotage.model.events.events import Event
 from pilotage.model.events.file_payloads import OutputsStored, StoredCopy
 from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.exchange.operations import Kill
 from pilotage.model.exchange.reports import OutputsCopied
 from pilotage.ports import StoreError
-from pilotage.service.jobs.dropped_files import Disposals, RemovalOrder
+from pilotage.service.jobs.dropped_files import Disposals, ReleasedFile, RemovalOrder
 from pilotage.service.jobs.preview import plan
 from pilotage.service.journal.writer import Batch, Writer
 from tests.kit.earlier_work import Place
@@ -167,3 +168,36 @@ def test_copies_of_earlier_attempts_are_ours(service: SmallService, writer: Writ
     writer.submit(Batch([event_of(stored, "OutputsStored", OutputsStored(copies=copies))], own=True)).result()
     first, second = service.jobs.owed_copies(stored, ARCHIVES)
     assert (first.replaceable, second.replaceable) == (frozenset({old}), frozenset())
+
+
+def test_files_that_their_owner_released_go_from_the_tree_and_those_of_others_stay(
+    here: Place, service: SmallService, writer: Writer
+) -> None:
+    two = "pilotage: 1\njob: two\nstages: [{run: make, outputs: [log.txt, other.txt]}]\n"
+    job = service.submit(two).job
+    service.succeed("1.1.1", {"log.txt": "log", "other.txt": "other"})
+    removals, row = removals_of(service, writer), here.journal.job(job)
+    assert row is not None
+    log = f"job:{job}/log.txt"
+    removals.release([ReleasedFile(log, "somebody else"), ReleasedFile(f"job:{job}/unknown", row.owner or "")])
+    assert (here.folder / "log.txt").exists()
+    removals.release([ReleasedFile(log, row.owner or "")])
+    assert not (here.folder / "log.txt").exists()
+    assert (here.folder / "other.txt").exists(), "it was not released"
+    (event,) = noted(here, job)
+    assert (event.removed, event.by) == (("log.txt",), row.owner)
+    assert here.index.disposed(str(here.folder), ["log.txt"]) == {"log.txt": {hashlib.sha256(b"log").hexdigest()}}
+
+
+def test_a_released_file_that_an_unfinished_job_uses_stays_until_that_is_over(
+    here: Place, service: SmallService, writer: Writer, done: AttemptRef
+) -> None:
+    row = here.journal.job(done.job)
+    assert row is not None
+    released = ReleasedFile(f"job:{done.job}/log.txt", row.owner or "")
+    removals = removals_of(service, writer)
+    assert removals.release([released]) == [released]
+    assert (here.folder / "log.txt").exists()
+    service.ask(Kill(job=done.job))
+    assert removals.release([released]) == []
+    assert not (here.folder / "log.txt").exists()

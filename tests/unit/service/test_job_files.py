@@ -128,3 +128,16 @@ stages:
     found = others_files_refused(loaded.expansion, owner="bob", stores=known, file="job.yaml")
     assert [each.message for each in found if told not in each.message] == []
     assert bool(found) == bool(told)
+
+
+def test_only_the_owner_of_files_may_release_them(here: Place) -> None:
+    rules = msgspec.json.encode([AccessRule(principal="bob", rights=("read",))]).decode()
+    row = JobRow(job_id=2, job="shared", owner="ada", access=rules)
+    inputs = 'inputs: [{name: a.dat, locator: "job:shared/a.dat", disposition: release}]'
+    text = f"pilotage: 1\njob: read\nstages: [{{run: read, {inputs}}}]\n"
+    loaded = load(text.encode(), file="job.yaml", folder=DiskFolder(here.folder))
+    assert loaded.expansion is not None, loaded.report.errors
+    known = KnownStores(find_job={"shared": row}.get)
+    [refused] = others_files_refused(loaded.expansion, owner="bob", stores=known, file="job.yaml")
+    assert refused.message == "bob may not release the files of the job shared, which belong to ada"
+    assert others_files_refused(loaded.expansion, owner="ada", stores=known, file="job.yaml") == []

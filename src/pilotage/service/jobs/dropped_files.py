@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from pilotage.book.query import parse
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.inbound.operations import readers
+from pilotage.language.text.locators import job_of
 from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.payloads import FilesRemoved, KeptFile, OutputFile, RemovalOrdered
 from pilotage.model.exchange.exchange import AttemptRef
@@ -26,8 +28,9 @@ from pilotage.model.exchange.operations import LineFiles
 from pilotage.ports import Clock, JobTree, Journal, ResultsIndex, StoreError
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.jobs.clean import FileUses, files_there, identity, name_in
-from pilotage.service.jobs.resubmission import unfinished_jobs
+from pilotage.service.jobs.resubmission import folder_of, unfinished_jobs
 from pilotage.service.journal.writer import Batch, Writer
+from pilotage.service.works.job_files import JobFiles
 from pilotage.service.works.manifests import Manifests
 from pilotage.service.works.stored_copies import deletable_outputs
 
@@ -107,6 +110,13 @@ def unfinished_removals(engine: Engine) -> dict[str, list[str]]:
     return found
 
 
+class ReleasedFile(NamedTuple):
+    """An output of a job that a later job of its owner does not need any more."""
+
+    locator: str
+    owner: str
+
+
 class Removals:
     """Carries out ordered removals; for one thread, not the engine's."""
 
@@ -171,6 +181,32 @@ class Removals:
                 events = []
         if events:
             self._writer.submit(Batch(events, own=True)).result()
+
+    def release(self, released: Iterable[ReleasedFile]) -> list[ReleasedFile]:
+        """Remove outputs that a later job of their owner has released; return those that an unfinished job uses, which stay."""
+        known = JobFiles(self._journal, self._tree, folder_of=partial(folder_of, self._journal))
+        by_attempt: dict[RemovalOrder, list[OutputFile]] = {}
+        used: list[ReleasedFile] = []
+        others = list(self._others(""))
+        for each in released:
+            made, row = known.granted(each.locator), self._journal.job(job_of(each.locator))
+            at_work = self._jobs.get(made.ref.job) if made is not None else None
+            if made is None or at_work is None or row is None or row.owner != each.owner:
+                continue
+            kept = self._why_kept(at_work.folder, made.ref.job, made.file, others)
+            if kept is not None and kept.reason in ("read", "made"):
+                used.append(each)
+            else:
+                by_attempt.setdefault(RemovalOrder(made.ref, made.epoch, each.owner), []).append(made.file)
+        events: list[Checked] = []
+        for order, files in by_attempt.items():
+            at_work = self._jobs.get(order.ref.job)
+            if at_work is not None:
+                self._index.note_disposed(at_work.folder, files)  # it counts as made, as a disposed one does
+                events += self._events(order, self._remove(at_work.folder, order.ref, files, others))
+        if events:
+            self._writer.submit(Batch(events, own=True)).result()
+        return used
 
     def unfinished_disposals(self, jobs: Iterable[str]) -> list[RemovalOrder]:
         """The disposals of some jobs that the book has no outcome of."""
@@ -305,10 +341,21 @@ class Disposals:
         """Start nothing."""
         self._removals = removals
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disposals")
+        self._any_released = False  # since this service started
+        self._used: dict[ReleasedFile, None] = {}  # released files that unfinished jobs use; for that thread
 
     def want(self, orders: Sequence[RemovalOrder]) -> None:
         """Remove the deletable outputs of some attempts."""
         self._thread.submit(self._attempt, lambda: orders)
+
+    def release(self, released: Sequence[ReleasedFile] = ()) -> None:
+        """Remove files of jobs that their owner has released, also those that a job used which is over now."""
+        self._any_released = self._any_released or bool(released)
+        if self._any_released:
+            self._thread.submit(self._carry_out, lambda: self._release(released))
+
+    def _release(self, released: Sequence[ReleasedFile]) -> None:
+        self._used = dict.fromkeys(self._removals.release([*self._used, *released]))
 
     def resume(self, engine: Engine) -> None:
         """Finish what an earlier service had decided; only within a query."""
@@ -321,10 +368,14 @@ class Disposals:
             self._thread.submit(self._attempt, lambda: self._removals.unfinished_disposals(jobs))
 
     def _attempt(self, orders: Callable[[], Sequence[RemovalOrder]]) -> None:
+        self._carry_out(lambda: self._removals.dispose(orders()))
+
+    @staticmethod
+    def _carry_out(removal: Callable[[], None]) -> None:
         try:
-            self._removals.dispose(orders())
+            removal()
         except Exception:
-            log.exception("deletable outputs could not be removed: the next start tries again")
+            log.exception("deletable outputs could not be removed")
 
     def stop(self) -> None:
         """End after the present one; the others are removed after the next start."""

@@ -20,6 +20,7 @@ from pilotage.engine.engine import Engine
 from pilotage.engine.retry.policy import INPUT_REASONS
 from pilotage.engine.state.jobs import JobState, template_of
 from pilotage.language.named_files import consumed_by
+from pilotage.language.text.locators import job_of
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.exchange.exchange import Assignment, AttemptRef, InputSource
 from pilotage.model.exchange.operations import HoldResults, Remake
@@ -27,7 +28,7 @@ from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.ports import InTheWay, JobTree, MadeWork, MeasuredRun, ResultsIndex, RunKind, StoreError
 from pilotage.service.errors import Unpublished
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
-from pilotage.service.jobs.dropped_files import RemovalOrder
+from pilotage.service.jobs.dropped_files import ReleasedFile, RemovalOrder
 from pilotage.service.process import ThreadYielding
 from pilotage.service.works.consumed import InputsInPlace
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -156,12 +157,13 @@ class CommitHandler:
         dispose: Callable[[Sequence[RemovalOrder]], None] = lambda _: None,
         remake: Callable[[Remake], None] = lambda _: None,
         compare: Callable[[Engine, AttemptRef], None] = lambda *_: None,
+        release: Callable[[Sequence[ReleasedFile]], None] = lambda _: None,
     ) -> None:
         """Take the jobs, their files, and how to hold a job whose files cannot be published.
 
         `inputs` is told of files that attempts read in place; `on_its_way` says whether the engine has decided events of a
         job that are not durable yet; `dispose` removes deletable outputs of attempts; `remake` has outputs made again that are
-        gone; `compare` tells what was granted again from what was read before.
+        gone; `compare` tells what was granted again from what was read before; `release` removes what owners released.
         """
         self._jobs = jobs
         self._manifests = manifests
@@ -180,6 +182,8 @@ class CommitHandler:
         self._remake = remake
         self._compare = compare
         self._disposed: list[RemovalOrder] = []  # of the present step
+        self._release = release
+        self._released: dict[ReleasedFile, None] = {}  # of the present step
         self._lingering: dict[str, None] = {}  # jobs that are over in the engine, with events still to come
 
     def stop(self) -> None:
@@ -229,15 +233,24 @@ class CommitHandler:
                 touched[one.event.job] = None
         self._claim(taken_over)
         self._grant(engine, granted, known=adopted)
-        if self._disposed:
-            disposed, self._disposed = self._disposed, []
-            self._dispose(disposed)
+        if self._disposed or self._released:
+            self._remove()
         for job in touched:
             state, at_work = engine.state.jobs.by_id.get(job), self._jobs.get(job)
             if at_work is not None:
                 self._index.used(at_work.folder, until_ns=time.time_ns())
             if state is not None and is_over(state):
                 self._let_go(job)
+                self._release(())  # files that it used
+
+    def _remove(self) -> None:
+        """Have the files removed that nobody needs any more, or that their owner released."""
+        disposed, self._disposed = self._disposed, []
+        released, self._released = [*self._released], {}
+        if disposed:
+            self._dispose(disposed)
+        if released:
+            self._release(released)
 
     def recover(self, engine: Engine, job: str) -> int:
         """Finish publishing the files of a job after a crash; return how many packages were published."""
@@ -471,6 +484,11 @@ class CommitHandler:
     def _on_disposed(self, engine: Engine, one: Checked) -> None:
         self._disposed.append(RemovalOrder(_ref(one), one.event.epoch, ""))
 
+    def _on_retention(self, engine: Engine, one: Checked) -> None:
+        assert isinstance(one.data, file_payloads.RetentionSet)
+        files = (each for each in one.data.files if each.released and job_of(each.locator))
+        self._released.update((ReleasedFile(each.locator, each.owner), None) for each in files)
+
     _HANDLERS: ClassVar[dict[type, Callable[[CommitHandler, Engine, Checked], None]]] = {
         payloads.AttemptFinished: _on_finished,
         payloads.OutputsStaged: _on_staged,
@@ -480,6 +498,7 @@ class CommitHandler:
         payloads.Released: _on_released,
         payloads.Restarted: _on_restarted,
         file_payloads.OutputsDisposed: _on_disposed,
+        file_payloads.RetentionSet: _on_retention,
     }
 
 

@@ -208,7 +208,9 @@ def others_files_refused(expansion: Expansion, *, owner: str, stores: KnownStore
     find_job = stores.find_job if stores is not None else None
     if find_job is None:
         return found
-    for job in sorted(jobs_read(expansion)):
+    read = jobs_read(expansion)
+    released = jobs_read(expansion, disposition="release") if read else set()
+    for job in sorted(read):
         row = find_job(job)
         if row is None or row.place == "purged":
             message = f"no job of this service has the id {job!r}, whose files are inputs"
@@ -216,6 +218,10 @@ def others_files_refused(expansion: Expansion, *, owner: str, stores: KnownStore
         elif not owner_may_read(owner, row):
             message = f"{owner} may not read the job {job}, whose files are inputs"
             hint = f"ask {row.owner} for access to it" if row.owner else "ask its owner for access to it"
+            found.append(Problem(file=file, code="not-allowed", message=message, hint=hint))
+        elif job in released and row.owner != owner:
+            message = f"{owner} may not release the files of the job {job}, which belong to {row.owner}"
+            hint = "leave the disposition out: they stay as long as their owner wishes"
             found.append(Problem(file=file, code="not-allowed", message=message, hint=hint))
     return found
 

@@ -143,6 +143,7 @@ class Runner:
             compare=StaleResults(
                 self._jobs.expansion_of, self._manifests, journal=journal, write=writer.submit, codec=codec, clock=clock
             ).note,
+            release=self._disposals.release,
         )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,7 @@ from pilotage.book.query import parse
 from pilotage.book.rows.rows import JobRow
 from pilotage.language.text.locators import job_locator
 from pilotage.model.events.payloads import OutputFile
+from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.locators import parse_locator, shown_locator
 from pilotage.ports import JobTree, Journal, StoreError
 from pilotage.ports.store import CHUNK_BYTES, AccessDenied, FileChanged, NotInStore, PresignedRequest, StoreObject
@@ -33,12 +35,20 @@ class _Made(msgspec.Struct, frozen=True):
 _made = msgspec.json.Decoder(_Made).decode
 
 
+class GrantedFile(NamedTuple):
+    """A file that a package was granted, and the attempt that made it."""
+
+    file: OutputFile
+    ref: AttemptRef
+    epoch: int
+
+
 class _JobContents:
     """The files that a job was granted, as far as its events were read."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
-        self.granted: dict[str, OutputFile] = {}  # by name; the last grant counts
+        self.granted: dict[str, GrantedFile] = {}  # by name; the last grant counts
         self.staged: dict[_Attempt, tuple[OutputFile, ...]] = {}  # not granted yet
         self.read_to = 0
 
@@ -58,7 +68,7 @@ class JobFiles:
         """A granted file; None if the job was granted none of that name, or it is not there any more."""
         job, name = job_and_name(locator)
         contents = self._contents(job, locator)
-        granted = contents.granted.get(name)
+        granted = made.file if (made := contents.granted.get(name)) is not None else None
         there = self._tree.look_up(contents.folder, [name]).get(name) if granted is not None else None
         if granted is None or there is None:
             return None
@@ -75,6 +85,11 @@ class JobFiles:
             version=granted.sha256,
             sha256=granted.sha256,
         )
+
+    def granted(self, locator: str) -> GrantedFile | None:
+        """The file that a job was granted under a locator, whether it is there or not. Raises `StoreError`."""
+        job, name = job_and_name(locator)
+        return self._contents(job, locator).granted.get(name)
 
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on; its checksum is verified by whoever takes it."""
@@ -152,7 +167,10 @@ class JobFiles:
                     contents.read_to = event.position
                     attempt = (event.stage, event.line, event.number, event.attempt)
                     if event.type == "CommitGranted":
-                        contents.granted.update((file.name, file) for file in contents.staged.pop(attempt, ()))
+                        package = f"{event.stage}.{event.line}.{event.number}"
+                        ref = AttemptRef(job, package, event.attempt)
+                        for file in contents.staged.pop(attempt, ()):
+                            contents.granted[file.name] = GrantedFile(file, ref, event.epoch)
                     elif (manifest := _made(event.data).manifest) is not None:
                         contents.staged[attempt] = manifest
                 more = page.more
