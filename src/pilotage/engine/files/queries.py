@@ -87,9 +87,9 @@ def explain_files(state: EngineState, work: ActivePackage, site: SiteState) -> I
 def explain_failed_files(state: EngineState, job: JobState, number: int) -> Iterator[Why]:
     """Files of a held package that could not be brought to a site, or that must be there and are not."""
     files = files_of(job)
-    for file in files.of(number):
-        if files.must_be_present(file):
-            locator = files.locator(file)
+    for each in files.of(number):
+        if files.must_be_present(each):
+            locator = files.locator(each)
             having = [cache.name for cache in state.files.caches.values() if cached_file(state, cache.name, locator)]
             where = f"is in that of {', '.join(having)} alone" if having else "is not there"
             message = f"{locator} must be in the cache of the site (acquisition: none), and {where}"

@@ -142,8 +142,7 @@ class Runner:
             on_its_way=driver.on_its_way, yielding=driver.yielding, dispose=self._disposals.want, remake=self._request,
             compare=StaleResults(
                 self._jobs.expansion_of, self._manifests, journal=journal, write=writer.submit, codec=codec, clock=clock
-            ).note,
-            release=self._disposals.release,
+            ).note, release=self._disposals.release,
         )  # fmt: skip
         self._workers = SiteWorkers(
             {**accesses, **(agent_sites or {})},
