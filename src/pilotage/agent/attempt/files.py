@@ -41,6 +41,18 @@ def link_or_copy(source: str, target: str) -> bool:
     return True
 
 
+def link_at_all(source: str, target: str, *, symbolic: bool) -> bool:
+    """Link a file, whatever file system it is on; a container, which does not see where a symbolic link leads, gets a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        if not symbolic:
+            copy(source, target)
+            return False
+        os.symlink(source, target)
+    return True
+
+
 def copy(source: str, target: str) -> None:
     """Copy a file with its mode, as a reflink if possible. A failed copy leaves nothing."""
     try:

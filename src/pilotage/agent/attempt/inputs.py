@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.diagnosis import FULL, Failure, TokenEnded, from_system
-from pilotage.agent.attempt.files import SIDECAR, check_name, copy, link_or_copy, make_parents, move
+from pilotage.agent.attempt.files import SIDECAR, check_name, copy, link_at_all, link_or_copy, make_parents, move
 from pilotage.agent.durable_files import read_small, write_all
 
 if TYPE_CHECKING:
@@ -154,29 +154,26 @@ class Inputs:
             except OSError as error:
                 if error.errno not in _GONE:
                     raise
-                where = f"{each['path']} does not exist on {os.uname().nodename}"
-                raise Failure("missing-input", f"the input {name!r} must be there: {where}") from error
+                gone = f"the input {name!r} must be there: {each['path']} does not exist on {os.uname().nodename}"
+                raise Failure("missing-input", gone) from error
             _check_file(each, path, status, self._known, again=again)
             return path, status
 
         try:
-            source, status = look()
+            found: Found | None = look()
         except Failure:
             if not self._work.get("visible_seconds"):
                 raise
             found = self._wait_for(lambda: look(again=True), path)
-            assert found is not None
-            source, status = found
+        source, status = found or look()
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
-        try:
-            os.link(source, target)
-        except OSError:
-            if self._work.get("container"):  # it does not see where a link leads
-                copy(source, target)
-                return PlacedInput(name)
-            os.symlink(source, target)
-        return PlacedInput(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
+        linked = link_at_all(source, target, symbolic=not self._work.get("container"))
+        return (
+            PlacedInput(name, source, status.st_ino, status.st_size, status.st_mtime_ns)
+            if linked
+            else PlacedInput(name)
+        )
 
     def _seen(self, each: Mapping[str, Any]) -> Found | None:
         """An input in the job's folder with the right content, waited for if a package made it; None: not visible here."""
