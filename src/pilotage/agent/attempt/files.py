@@ -53,6 +53,14 @@ def link_at_all(source: str, target: str, *, symbolic: bool) -> bool:
     return True
 
 
+def refresh(path: str) -> None:
+    """Have a network file system ask its server again for a name and for the content of its file."""
+    with contextlib.suppress(OSError):
+        os.listdir(os.path.dirname(path))
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+
+
 def copy(source: str, target: str) -> None:
     """Copy a file with its mode, as a reflink if possible. A failed copy leaves nothing."""
     try:

@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pilotage.agent.attempt.diagnosis import FULL, Failure, TokenEnded, from_system
-from pilotage.agent.attempt.files import SIDECAR, check_name, copy, link_at_all, link_or_copy, make_parents, move
+from pilotage.agent.attempt.files import (
+    SIDECAR,
+    check_name,
+    copy,
+    link_at_all,
+    link_or_copy,
+    make_parents,
+    move,
+    refresh,
+)
 from pilotage.agent.durable_files import read_small, write_all
 
 if TYPE_CHECKING:
@@ -197,7 +206,7 @@ class Inputs:
             self._check()
             time.sleep(pause_seconds)
             pause_seconds = min(2.0 * pause_seconds, LOOK_SECONDS[1])
-            _refresh(path)
+            refresh(path)
             try:
                 return look()
             except Failure:
@@ -333,14 +342,6 @@ def note_damaged(placed: Collection[PlacedInput], damaged: DamagedFiles) -> None
     for each in placed:
         if each.cached and changed_input((each,)) is not None:
             damaged.add(each.cached, each.source)
-
-
-def _refresh(path: str) -> None:
-    """Have a network file system ask its server again for a name and for the content of its file."""
-    with contextlib.suppress(OSError):
-        os.listdir(os.path.dirname(path))
-    with contextlib.suppress(OSError):
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
 
 
 def _check_file(
