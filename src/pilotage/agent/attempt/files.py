@@ -451,3 +451,19 @@ def _says(file: str, mark: str) -> bool:
             os.close(descriptor)
     except (OSError, ValueError):
         return False
+
+
+def check_content(
+    each: Mapping[str, Any], path: str, status: os.stat_result, known: KnownFiles, *, again: bool = False
+) -> None:
+    """Raise `Failure` if a file has another size or content than the work order says."""
+    wanted_bytes = each.get("size_bytes")
+    if wanted_bytes is not None and status.st_size != wanted_bytes:
+        raise Failure(
+            "input-checksum", f"the input {each['name']!r} has {status.st_size} bytes, expected {wanted_bytes}"
+        )
+    wanted = each.get("sha256")
+    if wanted:
+        found = known.made(path, status) if again else known.sha256(path, status)
+        if found != wanted:
+            raise Failure("input-checksum", f"the input {each['name']!r} has sha256 {found}, expected {wanted}")

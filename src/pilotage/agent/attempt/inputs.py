@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pilotage.agent.attempt.diagnosis import FULL, Failure, TokenEnded, from_system
 from pilotage.agent.attempt.files import (
     SIDECAR,
+    check_content,
     check_name,
     copy,
     link_at_all,
@@ -139,7 +140,7 @@ class Inputs:
             return self._place_content(each, target)
         if found is None:
             fetched = self._fetched(name)
-            _check_content(each, fetched, os.stat(fetched), self._known)
+            check_content(each, fetched, os.stat(fetched), self._known)
             move(fetched, target)
             if each.get("executable"):
                 os.chmod(target, _EXECUTABLE)
@@ -352,22 +353,7 @@ def _check_file(
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise Failure("missing-input", f"the input {each['name']!r} is {what}")
-    _check_content(each, path, status, known, again=again)
-
-
-def _check_content(
-    each: Mapping[str, Any], path: str, status: os.stat_result, known: KnownFiles, *, again: bool = False
-) -> None:
-    wanted_bytes = each.get("size_bytes")
-    if wanted_bytes is not None and status.st_size != wanted_bytes:
-        raise Failure(
-            "input-checksum", f"the input {each['name']!r} has {status.st_size} bytes, expected {wanted_bytes}"
-        )
-    wanted = each.get("sha256")
-    if wanted:
-        found = known.made(path, status) if again else known.sha256(path, status)
-        if found != wanted:
-            raise Failure("input-checksum", f"the input {each['name']!r} has sha256 {found}, expected {wanted}")
+    check_content(each, path, status, known, again=again)
 
 
 def _copied(source: str, target: str, each: Mapping[str, Any]) -> PlacedInput:
