@@ -94,3 +94,47 @@ def test_a_copy_that_cannot_be_stored_holds_its_package_and_says_why(stored: Sto
     stored.place.run("run")
     assert len(stored.archived()) == 1
     assert stored.made() == ["all.txt"]
+
+
+EXACT = """
+pilotage: 1
+job: exact
+stages:
+  - shell: "cat in.dat > out.txt"
+    inputs: [{{name: in.dat, locator: "file://{store}/in.dat", sha256: "{sha256}"}}]
+    outputs: [out.txt]
+"""
+
+
+def test_a_wrong_checksum_in_the_document_holds_its_package_at_once_and_a_corrected_document_goes_on(
+    stored: Stored,
+) -> None:
+    place, real = stored.place, hashlib.sha256(stored.content).hexdigest()
+    place.document(EXACT.format(store=stored.store, sha256="0" * 64))
+    told = place.run("run", code=1)
+    words = told.stdout + told.stderr
+    assert (
+        f"(input-checksum): the store has another content than the document requires; expected sha256 {'0' * 64}"
+        in words
+    )
+    assert f"got sha256 {real}" in words
+    job = place.told("status")["job"]["id"]
+    explained = place.run("explain", f"{job}/1.1.1").stdout
+    assert "platform-failure" not in explained
+    assert explained.index("input-checksum") < explained.index("it is held")
+    assert "hibernat" not in place.run("status", job).stdout
+    assert stored.cached() == [], "what nobody may use is not kept"
+    place.document(EXACT.format(store=stored.store, sha256=real))
+    place.run("run")
+    assert (place.folder / "out.txt").read_bytes() == stored.content
+
+
+def test_the_same_document_goes_on_when_its_missing_file_is_there(stored: Stored) -> None:
+    place, missing = stored.place, stored.store / "in.dat"
+    missing.unlink()
+    place.document(EXACT.format(store=stored.store, sha256=hashlib.sha256(stored.content).hexdigest()))
+    told = place.run("run", code=1)
+    assert "(not-in-store)" in told.stdout + told.stderr
+    missing.write_bytes(stored.content)
+    place.run("run")
+    assert (place.folder / "out.txt").read_bytes() == stored.content

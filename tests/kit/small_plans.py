@@ -138,6 +138,7 @@ def with_files(
     wishes: Mapping[str, Wish] | None = None,
     released: Collection[str] = (),
     software: Collection[str] = (),
+    checksums: Mapping[str, str] | None = None,
 ) -> JobPlan:
     """The plan with files that packages need at their sites; a file of unknown size has the size 0."""
     locators = list(dict.fromkeys(each for named in needs.values() for each in named))
@@ -153,6 +154,7 @@ def with_files(
         wishes=np.array([(wishes or {}).get(each, Wish.RETAIN_TEMPORARILY) for each in locators], np.uint8),
         released=np.array([each in released for each in locators], np.bool_),
         software=np.array([each in software for each in locators], np.bool_) if software else None,
+        checksums=[checksums.get(each, "") for each in locators] if checksums else None,
     )
     return msgspec.structs.replace(made, files=plan_of_files)
 

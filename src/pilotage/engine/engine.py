@@ -40,7 +40,8 @@ from pilotage.engine.explain import explain
 from pilotage.engine.files import fold_files
 from pilotage.engine.files.disposal import dispose_outputs, remake_disposed
 from pilotage.engine.files.eviction import remove_unneeded
-from pilotage.engine.files.prefetch import hold_without_files, order_fetches, record_file_reports
+from pilotage.engine.files.holding import hold_without_files
+from pilotage.engine.files.prefetch import order_fetches, record_file_reports
 from pilotage.engine.files.storing import on_outputs_stored
 from pilotage.engine.folds import on_attempts, on_jobs, on_packages, on_sites
 from pilotage.engine.folds.on_jobs import check_job_end

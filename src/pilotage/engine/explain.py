@@ -10,7 +10,8 @@ import msgspec
 from pilotage.book.rows.rows import PackageFacts
 from pilotage.engine.decisions.job_lifecycle import why_it_ended
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.files.queries import explain_failed_files, explain_files
+from pilotage.engine.files.holding import explain_lacks
+from pilotage.engine.files.queries import explain_files
 from pilotage.engine.package_times import expected_package_times
 from pilotage.engine.placement import unmet
 from pilotage.engine.retry.policy import lacked_input
@@ -410,9 +411,9 @@ def _silent(site: SiteState, *keys: str) -> Iterator[Why]:
 
 def _held(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     refused = job.work[number].refused
-    yield Why(code="held", message=f"it is held: {refused}" if refused else "it is held", next_step="release it")
     if job.files is not None:
-        yield from explain_failed_files(state, job, number)
+        yield from explain_lacks(state, job, number)  # what to mend comes before the release
+    yield Why(code="held", message=f"it is held: {refused}" if refused else "it is held", next_step="release it")
     yield from _attempts(job.work[number])
     yield from _blocked(state, job, number, facts)
 

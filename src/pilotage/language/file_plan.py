@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import Column
-from pilotage.language.expansion.packages import list_in, located_files
+from pilotage.language.expansion.packages import LocatedFile, list_in, located_files
 from pilotage.language.expansion.software import find_software
 from pilotage.language.text.locators import (
     OF_JOB,
@@ -170,7 +170,10 @@ def jobs_read(expansion: Expansion, *, disposition: str | None = None) -> set[st
 
 def _of_archive(archive: Archive) -> InputFile:
     return InputFile(
-        name="-", locator=archive.locator.replace("{", "{{").replace("}", "}}"), size_bytes=archive.size_bytes
+        name="-",
+        locator=archive.locator.replace("{", "{{").replace("}", "}}"),
+        size_bytes=archive.size_bytes,
+        sha256=archive.sha256,
     )
 
 
@@ -201,6 +204,10 @@ class _Use:
         """The locator of a key."""
         raise NotImplementedError
 
+    def sha256(self, key: int) -> str:
+        """The checksum that the document requires of a key's file; empty: any."""
+        raise NotImplementedError
+
     def locators(self) -> Iterator[list[str]]:
         """The locators of all keys, some at a time."""
         for part in locators_in_parts(self.block, self.given):
@@ -222,6 +229,11 @@ class _ConstantUse(_Use):
 
     def locator(self, key: int) -> str:
         return origin_of(locator_of(literal_text(self.template), tidy_name(literal_text(self.name))))
+
+    def sha256(self, key: int) -> str:
+        # The same file of all packages: where their checksums differ, each package is compared when it starts.
+        checksum = self.block.bound(self.given.sha256)
+        return "" if checksum.placeholders else literal_text(checksum).lower()
 
     def locators(self) -> Iterator[list[str]]:
         yield [self.locator(0)]
@@ -273,7 +285,13 @@ class _ColumnUse(_Use):
             locator = self._form % tuple([column.value(place[level]) for column, level in self._columns])
             if not is_folder(locator):
                 return origin_of(locator)
-        return next(located_files(self.block, self.given, self.block.values(key))).locator
+        return self._file(key).locator
+
+    def sha256(self, key: int) -> str:
+        return self._file(key).sha256
+
+    def _file(self, key: int) -> LocatedFile:
+        return next(located_files(self.block, self.given, self.block.values(key)))
 
 
 def _columns_of(block: Block, template: Template) -> list[tuple[Column, int]] | None:
@@ -328,9 +346,15 @@ class _ListUse(_Use):
         return self._sizes
 
     def locator(self, key: int) -> str:
+        return self._file(key).locator
+
+    def sha256(self, key: int) -> str:
+        return self._file(key).sha256
+
+    def _file(self, key: int) -> LocatedFile:
         position = int(np.searchsorted(self._ends, key, side="right"))
         within = key - (int(self._ends[position - 1]) if position else 0)
-        return list(located_files(self.block, self.given, self.block.values(position)))[within].locator
+        return list(located_files(self.block, self.given, self.block.values(position)))[within]
 
 
 def _use_of(block: Block, given: InputFile) -> _Use:
@@ -410,6 +434,44 @@ class _Locators(Sequence[str]):
         return self._uses[use].locator(key - self._starts[use])
 
 
+class _Checksums(Sequence[str]):
+    """The checksums that the document requires of files, each computed when it is asked for."""
+
+    __slots__ = ("_keys", "_starts", "_uses")
+
+    def __init__(self, uses: Sequence[_Use], starts: Sequence[int], keys: NDArray[np.int64]) -> None:
+        """`keys` has, for each file, the key of its first use with a checksum, or -1; `starts` the first key of each use."""
+        self._uses = uses
+        self._starts = starts
+        self._keys = keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, file: int) -> str: ...
+    @overload
+    def __getitem__(self, file: slice) -> Sequence[str]: ...
+    def __getitem__(self, file: int | slice) -> str | Sequence[str]:
+        if isinstance(file, slice):
+            return [self[each] for each in range(*file.indices(len(self)))]
+        key = int(self._keys[file])
+        if key < 0:
+            return ""
+        use = bisect.bisect_right(self._starts, key) - 1
+        return self._uses[use].sha256(key - self._starts[use])
+
+
+def _checksums(uses: Sequence[_Use], starts: Sequence[int], file_of_key: NDArray[np.int32]) -> _Checksums | None:
+    if not any(use.given.sha256 for use in uses):
+        return None
+    keys = np.full(int(file_of_key.max()) + 1, -1, np.int64)
+    for use, start, end in reversed(list(zip(uses, starts, starts[1:], strict=False))):  # the first use is written last
+        if use.given.sha256:
+            keys[file_of_key[start:end]] = np.arange(start, end)
+    return _Checksums(uses, starts, keys)
+
+
 def _numbered(uses: Sequence[_Use], left_out: frozenset[int]) -> FilePlan:
     """Give a number to each locator, in the order of their first use."""
     digests = [use.digests() for use in uses]
@@ -454,6 +516,7 @@ def _numbered(uses: Sequence[_Use], left_out: frozenset[int]) -> FilePlan:
         released=released,
         software=software if software.any() else None,
         present=present if present.any() else None,
+        checksums=_checksums(uses, starts, file_of_key),
         platforms=only,
     )
 

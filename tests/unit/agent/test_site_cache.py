@@ -331,6 +331,14 @@ def test_why_the_service_refuses_a_file_is_told(
     assert agent.left() == []
 
 
+def test_a_file_with_another_content_than_the_document_requires_is_refused_at_once(agent: Agent) -> None:
+    agent.want(fetch(sha256=digest(b"other")))
+    told = agent.report()
+    assert (told["report"], told["reason"]) == ("file-not-fetched", "input-checksum")
+    assert f"expected sha256 {digest(b'other')}, got sha256 {digest(CONTENT)}" in told["message"]
+    assert agent.left() == []
+
+
 def test_a_file_with_another_checksum_is_never_put_in_place(agent: Agent, service: FileServer) -> None:
     service.fields = {"Pilotage-Sha256": digest(b"")}
     agent.want(fetch())

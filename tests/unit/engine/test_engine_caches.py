@@ -172,7 +172,9 @@ def test_a_package_whose_files_are_larger_than_the_cache_is_held() -> None:
         assert small.status("1.1.1") == "held"
         assert small.take(FetchFile) == []
         [held] = [one for one in small.book if one.event.type == "Held"]
-        assert "its files are larger than the cache of a, which holds 60 bytes" in str(held.data)
+        why = "its files are larger than the cache of a: 80 bytes, and that holds 60"
+        assert why in str(held.data)
+        assert small.explain("1.1.1").reasons[0].message == why  # from the plan and the site: also after a restart
         small.effects.clear()
 
 
@@ -298,7 +300,7 @@ def test_a_purge_of_a_needed_file_is_refused_by_name() -> None:
         refused = small.operate(PurgeFiles(site="a", locators=(A,)))
         assert isinstance(refused, Refused)
         assert (refused.code, refused.subject) == ("file-needed", A)
-        assert "needed by j (1 packages)" in refused.message
+        assert "needed by j (1 package)" in refused.message
         unknown = small.operate(PurgeFiles(site="a", locators=("s3://store/x",)))
         assert isinstance(unknown, Refused)
         assert (unknown.code, unknown.subject) == ("unknown-file", "s3://store/x")
@@ -321,7 +323,7 @@ def test_a_purge_tells_what_goes_and_what_stays_and_with_a_dry_run_changes_nothi
         assert {each.locator: each.kept for each in tried.purged} == {
             A: "",
             B: "retained indefinitely for ada",
-            C: "needed by other (1 packages)",
+            C: "needed by other (1 package)",
         }
         done = small.operate(PurgeFiles(site="a", software=True))
         assert isinstance(done, Accepted)

@@ -7,7 +7,7 @@ import msgspec
 from pilotage.engine.files.queries import cached_file, needed_by
 from pilotage.engine.state.caches import FileState
 from pilotage.model.events import file_payloads, payloads
-from pilotage.model.exchange.operations import FetchFile, Kill, Release, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.operations import FetchFile, Kill, Release, RemoveFile, SubmitAttempt, SubmitPilot
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched, SiteSeen
 from tests.kit.small_engine import JOB, Agent, Small
 from tests.kit.small_plans import IN_ORDER, bag, site, with_files
@@ -160,6 +160,80 @@ def test_a_file_that_its_store_does_not_have_is_not_tried_again_by_itself() -> N
             assert small.engine.state.selection.profile("a").score.earned == before  # it is not the site's fault
 
 
+def test_a_file_with_another_content_than_the_document_requires_is_held_once_for_all_and_costs_no_site() -> None:
+    with Small(site()) as small:
+        small.submit(with_files(bag(1), {"1.1.1": [A]}, checksums={A: SHA}))
+        before = small.engine.state.selection.profile("a").score.earned
+        pilot = idle_pilot(small)
+        [wanted] = small.take(FetchFile)
+        assert wanted.sha256 == SHA
+        fail(small, wanted, reason="input-checksum", message="expected sha256 aa, got sha256 bb")
+        assert small.status("1.1.1") == "held"
+        assert small.engine.state.selection.profile("a").score.earned == before
+        first = small.explain("1.1.1").reasons[0]
+        assert "(input-checksum): expected sha256 aa, got sha256 bb" in first.message
+        assert first.next_step == "release it to try again"
+        small.wait(4000.0, pilot)
+        assert small.take(FetchFile) == []
+        small.ask(Release(job=JOB, package="1.1.1"))
+        arrive(small, *small.take(FetchFile))
+        pilot.exchange()
+        pilot.unread.clear()
+        pilot.succeed("1.1.1")
+
+
+def test_a_cached_file_with_another_content_is_fetched_anew_for_a_job_that_requires_it() -> None:
+    with Small(site()) as small:
+        small.submit(with_files(bag(1), {"1.1.1": [A]}))
+        pilot = idle_pilot(small)
+        arrive(small, *small.take(FetchFile), sha256="b" * 64)
+        pilot.heard()
+        pilot.succeed("1.1.1")
+        small.submit(with_files(bag(1), {"1.1.1": [A]}, checksums={A: SHA}), job="exact")
+        [removal] = small.take(RemoveFile)
+        small.step(FileGone(site="a", key=removal.key))
+        [wanted] = small.take(FetchFile)
+        assert wanted.sha256 == SHA
+        arrive(small, wanted)
+        pilot.exchange()
+        pilot.unread.clear()
+        assert pilot.packages == ["1.1.1"]
+        pilot.succeed("1.1.1")
+        assert small.status("1.1.1", job="exact") == "done"
+
+
+def test_a_cached_file_that_another_job_needs_as_it_is_holds_the_job_that_requires_another() -> None:
+    with Small(site(cores=1)) as small:
+        small.submit(with_files(bag(2), {"1.1.1": [A], "1.2.1": [A]}))
+        pilot = idle_pilot(small)
+        [wanted] = small.take(FetchFile)
+        small.submit(with_files(bag(1, priority=9), {"1.1.1": [A]}, checksums={A: SHA}), job="exact")
+        arrive(small, wanted, sha256="b" * 64)
+        pilot.heard()
+        pilot.succeed("1.1.1")
+        pilot.exchange()
+        assert small.status("1.1.1", job="exact") == "held"
+        assert small.take(RemoveFile) == []
+        [why] = [each for each in small.explain("1.1.1", job="exact").reasons if each.code == "waits-for-file"]
+        assert f"expected sha256 {SHA}, got sha256 {'b' * 64}, which {JOB} needs" in why.message
+        pilot.unread.clear()
+        pilot.succeed("1.2.1")
+
+
+def test_a_file_that_was_given_up_is_tried_again_for_a_job_that_comes_later() -> None:
+    with Small(site()) as small:
+        small.submit(with_files(bag(1), {"1.1.1": [A]}))
+        pilot = idle_pilot(small)
+        fail(small, *small.take(FetchFile), reason="not-in-store")
+        assert small.status("1.1.1") == "held"
+        small.submit(with_files(bag(1), {"1.1.1": [A]}), job="later")
+        arrive(small, *small.take(FetchFile))
+        pilot.exchange()
+        pilot.unread.clear()
+        pilot.succeed("1.1.1")
+        assert small.status("1.1.1", job="later") == "done"
+
+
 def test_failed_fetches_count_against_their_site() -> None:
     with Small(site()) as small:
         small.submit(with_files(bag(1), {"1.1.1": [A]}))
@@ -287,7 +361,7 @@ def test_explain_names_the_file_that_holds_a_package() -> None:
         small.submit(with_files(bag(1), {"1.1.1": [A]}))
         small.take(SubmitPilot)
         fail(small, *small.take(FetchFile), reason="not-in-store", message="no such key")
-        held, file = small.explain("1.1.1").reasons[:2]
+        file, held = small.explain("1.1.1").reasons[:2]
         assert (held.code, file.code, file.subject) == ("held", "waits-for-file", A)
         assert file.message == "s3://store/a could not be brought to a (not-in-store): no such key"
 

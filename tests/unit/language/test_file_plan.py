@@ -300,3 +300,23 @@ def test_only_packages_that_run_count() -> None:
     running = np.array([False, True, False])
     told = files_summary(expansion, file_plan_of(expansion), running=running)
     assert told == "1 file is brought to the site; 1 output is stored"
+
+
+def test_the_checksums_that_a_document_requires_are_known_for_each_file() -> None:
+    plan = planned(f"""\
+stages:
+  - each: {{i: [1, 2]}}
+    run: a
+    inputs: [{{name: "raw-{{i}}", locator: "s3://b/{{i}}"}}, {{name: cal, locator: "s3://b/cal", sha256: "{"AB" * 32}"}}]
+  - each: {{k: [2, 3]}}
+    run: b
+    inputs: [{{name: other, locator: "s3://b/{{k}}", sha256: "{"0" * 63}{{k}}"}}]
+""")
+    assert plan.checksums is not None
+    assert dict(zip(plan.locators, plan.checksums, strict=True)) == {
+        "s3://b/1": "",
+        "s3://b/2": "0" * 63 + "2",
+        "s3://b/3": "0" * 63 + "3",
+        "s3://b/cal": "ab" * 32,
+    }
+    assert planned("stages:\n  - run: a\n    inputs: [{name: x, locator: 's3://b/x'}]\n").checksums is None

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.agent.durable_files import sync_file_system
@@ -232,6 +233,33 @@ def test_a_refusal_is_reported_by_its_name_and_not_tried_again(site: Site, refus
 def test_a_missing_file_is_not_in_its_store(site: Site) -> None:
     site.transfers().want(order(f"file://{site.there}/none"))
     assert failed(site.reports.next()) == "not-in-store"
+
+
+def test_a_file_with_another_content_than_the_document_requires_is_refused_at_once_and_leaves_nothing(
+    site: Site,
+) -> None:
+    locator, made = site.file(b"data"), site.transfers()
+    required = msgspec.structs.replace(order(locator), sha256=sha256(b"DATA"))
+    made.want(required)
+    report = site.reports.next()
+    assert isinstance(report, FileNotFetched)
+    assert report.reason == "input-checksum"
+    assert f"expected sha256 {sha256(b'DATA')}, got sha256 {sha256(b'data')}" in report.message
+    assert site.store.reads == [0]
+    assert [path for path in site.cache.rglob("*") if path.is_file()] == []
+    site.file(b"DATA")
+    made.want(msgspec.structs.replace(required, key="k2"))
+    assert arrived(site.reports.next(2)) == (4, sha256(b"DATA"))
+
+
+def test_a_cached_file_with_another_content_than_required_does_not_stand_for_it(site: Site) -> None:
+    locator, made = site.file(b"data"), site.transfers()
+    made.want(order(locator))
+    site.reports.next()
+    site.file(b"DATA")
+    made.want(msgspec.structs.replace(order(locator, key="k2"), sha256=sha256(b"DATA")))
+    assert arrived(site.reports.next(2)) == (4, sha256(b"DATA"))
+    assert site.fetched() == b"DATA"
 
 
 def test_an_unreachable_store_is_given_up_after_its_tries(site: Site) -> None:

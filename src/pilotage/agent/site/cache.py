@@ -78,13 +78,14 @@ class _Arrived(NamedTuple):
 class _Order:
     """An order of the service, until it no longer repeats it."""
 
-    __slots__ = ("again_at", "file", "is_listed", "key", "kind", "report", "size_bytes")
+    __slots__ = ("again_at", "file", "is_listed", "key", "kind", "report", "sha256", "size_bytes")
 
     def __init__(self, effect: Mapping[str, Any], folder: Path) -> None:
         self.key = str(effect["key"])
         self.kind = str(effect["type"])
         size_bytes = effect.get("size_bytes")
         self.size_bytes = int(size_bytes) if size_bytes is not None else None
+        self.sha256 = str(effect.get("sha256") or "")  # that the documents require; empty: any
         self.file = folder / str(effect["name"])
         self.is_listed = True
         self.report: dict[str, Any] | None = None  # once it is done
@@ -406,7 +407,7 @@ class _Attempt:
         if facts.size_bytes not in (None, size_bytes):
             return None
         sha256 = self._digest_of(self._order.file).hexdigest()
-        if facts.sha256 and sha256 != facts.sha256:
+        if any(each not in ("", sha256) for each in (facts.sha256 or "", self._order.sha256)):
             return None
         return _Arrived(size_bytes, sha256, facts.version)
 
@@ -447,6 +448,11 @@ class _Attempt:
                 draft.unlink()
                 self.is_writing = False
                 raise _WrongContent(f"expected sha256 {facts.sha256}, got {sha256}")
+            if self._order.sha256 not in ("", sha256):
+                draft.unlink()
+                what = "the store has another content than the document requires"
+                expected = f"expected sha256 {self._order.sha256}"
+                raise _NotDone("input-checksum", f"{what}; {expected}, got sha256 {sha256}")
             os.fchmod(descriptor, _MODE)
             os.fsync(descriptor)
         finally:

@@ -22,7 +22,7 @@ from pilotage.model.events import file_payloads
 from pilotage.model.events.events import Event
 from pilotage.model.events.file_payloads import FailedFetch, Retention
 
-PERMANENT = frozenset({"not-in-store", "missing", "credential-expired", "access-denied"})
+PERMANENT = frozenset({"not-in-store", "missing", "credential-expired", "access-denied", "input-checksum"})
 """Reasons that another try does not change: a person must act. They say nothing of the site."""
 _DOUBLINGS_MAX = 60  # of a delay that reaches its cap long before
 

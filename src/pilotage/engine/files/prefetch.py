@@ -11,16 +11,17 @@ from itertools import islice
 from typing import TypeVar
 
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.files.eviction import make_space
+from pilotage.engine.files.eviction import make_space, remove
+from pilotage.engine.files.holding import hold_without_files
 from pilotage.engine.files.keeping import order_wished, wish_again
-from pilotage.engine.state.caches import WISH_NAMES, FileState, SiteCache, covers, name_in_cache
+from pilotage.engine.state.caches import WISH_NAMES, CachedFile, FileState, SiteCache, covers, is_output, name_in_cache
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus
 from pilotage.engine.state.sites import SiteState
-from pilotage.engine.transitions.file_needs import files_of, needing_jobs, want_again
+from pilotage.engine.transitions.file_needs import accepting_jobs, files_of, needing_jobs, required_sha256, want_again
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.readiness import may_start, move, reserve
 from pilotage.model.events import file_payloads, payloads
-from pilotage.model.events.file_payloads import FailedFetch, FetchedFile, OrderedFetch, Retention
+from pilotage.model.events.file_payloads import FailedFetch, FetchedFile, OrderedFetch, RemovalCause, Retention
 from pilotage.model.exchange.operations import FetchFile
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched
 from pilotage.model.texts import REASON_MAX, clipped, named
@@ -118,6 +119,9 @@ def _note_stale(state: EngineState, cache: SiteCache, arrived: FetchedFile) -> N
 
 def order_fetches(state: EngineState) -> None:
     """Order the files that reserved packages lack, in the order of the reservations, and record new wishes."""
+    for cache in state.files.caches.values():
+        if cache.to_replace:
+            _replace(state, cache)
     if state.files.to_hold:
         hold_without_files(state)
     for cache in list(state.files.caches.values()):
@@ -128,6 +132,28 @@ def order_fetches(state: EngineState) -> None:
             order_wished(state, cache, site.site.cache_bytes)
         if cache.to_retain:
             _retain(state, cache)
+
+
+def _replace(state: EngineState, cache: SiteCache) -> None:
+    """Fetch files anew that have another content than waiting packages require, unless others need them as they are."""
+    looked_at, cache.to_replace = cache.to_replace, {}
+    gone: list[tuple[CachedFile, RemovalCause]] = []
+    for locator in looked_at:
+        entry = cache.entries.get(locator)
+        if entry is None or entry.state != FileState.PRESENT:
+            continue
+        brought = not is_output(locator) and entry.is_evictable
+        if not brought or accepting_jobs(state, locator, entry.sha256) or _must_be_there(cache, locator):
+            state.files.to_hold.update(dict.fromkeys(cache.waiting.get(locator, ()), locator))
+        elif cache.waiting.get(locator):
+            gone.append((entry, "stale"))
+    remove(state, cache, gone)
+
+
+def _must_be_there(cache: SiteCache, locator: str) -> bool:
+    """Whether a package waits for a file that is not brought: it would not come again."""
+    found = ((files_of(work.job), files_of(work.job).find(locator)) for work in cache.waiting.get(locator, ()))
+    return any(file is not None and files.must_be_present(file) for files, file in found)
 
 
 def _order(state: EngineState, site: SiteState, cache: SiteCache) -> None:
@@ -166,7 +192,14 @@ def _order(state: EngineState, site: SiteState, cache: SiteCache) -> None:
             )
         state.log.write(file_payloads.FetchesOrdered(files=tuple(ordered)), site=site.name)
         state.log.effects += [
-            FetchFile(site=site.name, key=each.key, locator=each.locator, name=each.name, size_bytes=each.size_bytes)
+            FetchFile(
+                site=site.name,
+                key=each.key,
+                locator=each.locator,
+                name=each.name,
+                size_bytes=each.size_bytes,
+                sha256=required_sha256(state, each.locator),
+            )
             for each in ordered
         ]
 
@@ -316,48 +349,3 @@ def retry_fetches(state: EngineState, name: str) -> None:
             want_again(state, cache, locator)
             if locator in cache.wished and locator not in cache.wanted:
                 cache.to_bring[locator] = None
-
-
-def hold_without_files(state: EngineState) -> None:
-    """Hold the packages whose files cannot be had; of many packages that need one file, hold the job."""
-    while state.files.to_hold:
-        work, locator = state.files.to_hold.popitem()
-        job, site = work.job, work.bound
-        if site is None or job.held:
-            continue
-        cache = state.files.at(site.name)
-        fault = cache.faults.get(locator)
-        if locator and (fault is None or not fault.given_up) and not _must_be_present(cache, work, locator):
-            continue
-        message = why_without(state, cache, locator)
-        if fault is not None:
-            count = fault.held[job.id] = fault.held.get(job.id, 0) + 1
-            bound = state.settings.flood_packages
-            if bound and count > bound:
-                message = f"{message}; {bound} packages are held for it: release them when it is there"
-                state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
-                continue
-        state.files.again = True  # its room is free
-        if not work.held:
-            held = payloads.Held(operation=state.log.next_number, message=clipped(message))
-            state.log.write(held, job=job, number=work.number, epoch=job.epoch_of(work.number))
-
-
-def _must_be_present(cache: SiteCache, work: ActivePackage, locator: str) -> bool:
-    """Whether a package needs a file that is not brought, and is not there."""
-    files, entry = files_of(work.job), cache.entries.get(locator)
-    file = files.find(locator)
-    is_there = entry is not None and entry.state in (FileState.PRESENT, FileState.ORDERED)
-    return file is not None and files.must_be_present(file) and not is_there
-
-
-def why_without(state: EngineState, cache: SiteCache, locator: str) -> str:
-    """Why a package cannot have its files at a site; without a locator, because they are too large together."""
-    fault = cache.faults.get(locator)
-    if fault is not None:
-        words = f": {fault.message}" if fault.message else ""
-        return f"{locator} could not be brought to {cache.name} ({fault.reason}){words}"
-    if locator:
-        return f"{locator} must be in the cache of {cache.name} (acquisition: none), and is not there"
-    site = state.sites.by_name[cache.name].site
-    return f"its files are larger than the cache of {cache.name}, which holds {site.cache_bytes or 0:,} bytes"

@@ -74,7 +74,8 @@ def keeps(state: EngineState, file: CachedFile, *, named: bool) -> str:
     if file.state in (FileState.ORDERED, FileState.REMOVING):
         return "it is on its way" if file.state == FileState.ORDERED else "it is being removed already"
     if needing := needed_by(state, file.locator):
-        return f"needed by {', '.join(f'{job} ({count} packages)' for job, count in needing[:3])}"
+        jobs = (f"{job} ({count} package{'' if count == 1 else 's'})" for job, count in needing[:3])
+        return f"needed by {', '.join(jobs)}"
     if file.pins:
         return f"pinned by {', '.join(file.pins)}"
     if not named and file.wish >= Wish.RETAIN_INDEFINITELY and not file.stale:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.state.caches import WISH_NAMES, CachedFile, Fault, FileState, SiteCache
+from pilotage.engine.files.holding import not_brought
+from pilotage.engine.state.caches import WISH_NAMES, CachedFile, FileState, SiteCache
 from pilotage.engine.state.jobs import ActivePackage, JobState
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.file_needs import files_of, needing_jobs
@@ -84,27 +85,6 @@ def explain_files(state: EngineState, work: ActivePackage, site: SiteState) -> I
                 return
 
 
-def explain_failed_files(state: EngineState, job: JobState, number: int) -> Iterator[Why]:
-    """Files of a held package that could not be brought to a site, or that must be there and are not."""
-    files = files_of(job)
-    for each in files.of(number):
-        if files.must_be_present(each):
-            locator = files.locator(each)
-            having = [cache.name for cache in state.files.caches.values() if cached_file(state, cache.name, locator)]
-            where = f"is in that of {', '.join(having)} alone" if having else "is not there"
-            message = f"{locator} must be in the cache of the site (acquisition: none), and {where}"
-            yield Why(code="waits-for-file", message=message, subject=locator, next_step="release it when it is there")
-    for cache in state.files.caches.values():
-        for locator, fault in islice(cache.faults.items(), _LOOKED_AT_MAX):
-            # A release of the whole job lets the file be tried again, but leaves the packages held that need it.
-            entry = cache.entries.get(locator)
-            failed = entry is not None and entry.state == FileState.FAILED
-            file = files.find(locator) if failed else None
-            if file is not None and file in files.of(number):
-                message, step = _not_brought(cache, locator, fault), "release it to try again"
-                yield Why(code="waits-for-file", message=message, subject=locator, next_step=step)
-
-
 def late_files(state: EngineState, job: JobState) -> str:
     """Why reserved packages of a job still wait for files: the first that could not be fetched, or a full cache; else empty."""
     wall = state.clock.wall_time - state.clock.now
@@ -114,7 +94,7 @@ def late_files(state: EngineState, job: JobState) -> str:
             if fault.given_up or entry is None or not _is_awaited(cache, locator, job):
                 continue
             again = f"at {moment(fault.retry_at + wall)}" if entry.state == FileState.FAILED else "now"
-            return f"{_not_brought(cache, locator, fault)}; it is tried again {again}"
+            return f"{not_brought(cache, locator, fault)}; it is tried again {again}"
         if cache.blocked_since is not None and any(work.job is job for work in islice(cache.line, _LOOKED_AT_MAX)):
             return f"the cache of {cache.name} has no space: packages need what is in it"
     return ""
@@ -131,11 +111,6 @@ def fetched_for(state: EngineState, job: str, *, site: str, key: str) -> str:
         return ""
     locator = cache.by_key.get(key, "")
     return locator if locator and known.files.find(locator) is not None else ""
-
-
-def _not_brought(cache: SiteCache, locator: str, fault: Fault) -> str:
-    words = f": {fault.message}" if fault.message else ""
-    return f"{locator} could not be brought to {cache.name} ({fault.reason}){words}"
 
 
 def _missing(state: EngineState, cache: SiteCache, site: SiteState, locator: str, there: str) -> Why:

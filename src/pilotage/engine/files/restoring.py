@@ -9,6 +9,7 @@ from pilotage.book.rows.rows import CachedFileRow
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.fold_files import note_fault
 from pilotage.engine.state.caches import FILE_STATES, CachedFile, FileState, WishedFile, is_output
+from pilotage.engine.transitions.file_needs import required_sha256
 from pilotage.model.events.file_payloads import FailedFetch
 from pilotage.model.exchange.operations import FetchFile, RemoveFile
 
@@ -68,6 +69,11 @@ def fetch_again(state: EngineState) -> None:
                 size_bytes = file.size_bytes or None
                 state.log.effects.append(
                     FetchFile(
-                        site=cache.name, key=file.key, locator=file.locator, name=file.name, size_bytes=size_bytes
+                        site=cache.name,
+                        key=file.key,
+                        locator=file.locator,
+                        name=file.name,
+                        size_bytes=size_bytes,
+                        sha256=required_sha256(state, locator),
                     )
                 )

@@ -28,6 +28,8 @@ def on_job_accepted(state: EngineState, job: JobState | None, event: Event, data
     """Its packages may run."""
     if job is not None and not job.accepted:
         job.accepted = True
+        if job.files is not None:
+            forgive(state, job)  # files may be in place now, or this document requires another content of them
         lay_out(state, job)
         schedule_forecast(state, job)
 

@@ -134,6 +134,7 @@ class SiteCache:
         "removing_bytes",
         "to_bring",
         "to_check",
+        "to_replace",
         "to_retain",
         "unsized",
         "used_bytes",
@@ -168,6 +169,7 @@ class SiteCache:
         # Left for the next decision.
         self.to_bring: dict[str, None] = {}  # those of the wished files that are neither there nor on their way
         self.to_check: dict[str, None] = {}  # files that may have to go
+        self.to_replace: dict[str, None] = {}  # files there with another content than a waiting package requires
         self.to_retain: dict[tuple[str, str], int] = {}  # locator and owner → a wish that is not recorded yet
         self.arrived: list[FetchedFile] = []
         self.not_fetched: list[FailedFetch] = []

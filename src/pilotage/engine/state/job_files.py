@@ -42,6 +42,14 @@ class JobFiles:
         """The size of a file, as far as the document says."""
         return int(self.plan.sizes_bytes[file]) or None
 
+    def sha256(self, file: int) -> str:
+        """The checksum that the document requires of a file; empty: any."""
+        return self.plan.checksums[file] if self.plan.checksums is not None else ""
+
+    def accepts(self, file: int, sha256: str) -> bool:
+        """Whether a content is one that the document allows for a file."""
+        return self.plan.checksums is None or self.plan.checksums[file] in ("", sha256)
+
     def wish(self, file: int) -> int:
         """How long the job wants a file to be kept: a `Wish`."""
         return int(self._wishes[file])

@@ -45,7 +45,9 @@ def need_files(state: EngineState, work: ActivePackage, site: SiteState, reserve
             if not covers(entry.wishes, owner, wish):
                 cache.to_retain[locator, owner] = max(wish, cache.to_retain.get((locator, owner), 0))
             if entry.state == _PRESENT:
-                continue
+                if files.accepts(file, entry.sha256):
+                    continue
+                cache.to_replace[locator] = None
             if entry.state == FileState.FAILED:
                 _need_failed(state, work, cache, locator, file)
         work.lacks += 1
@@ -97,12 +99,28 @@ def stop_waiting(state: EngineState, work: ActivePackage, site: SiteState) -> No
 
 def file_came(state: EngineState, cache: SiteCache, locator: str) -> None:
     """A file is at a site: the packages that waited for it alone may start."""
+    sha256 = cache.entries[locator].sha256
+    others: dict[ActivePackage, None] = {}
     for work in cache.waiting.pop(locator, ()):
+        if not _accepts(work.job, locator, sha256):
+            others[work] = None
+            continue
         work.lacks -= 1
         if not work.lacks:
             cache.line.pop(work, None)
             cache.admitted.pop(work, None)
             _files_are_there(state, work)
+    if others:
+        cache.waiting[locator] = others
+        cache.to_replace[locator] = None
+
+
+def _accepts(job: JobState, locator: str, sha256: str) -> bool:
+    files = files_of(job)
+    if files.plan.checksums is None:
+        return True
+    file = files.find(locator)
+    return file is None or files.accepts(file, sha256)
 
 
 def _files_are_there(state: EngineState, work: ActivePackage) -> None:
@@ -247,6 +265,19 @@ def needing_jobs(state: EngineState, locator: str) -> list[tuple[JobState, int]]
         if file is not None and files.open_users[file] and (not (job.cancelled or job.aborted) or _runs(job, file)):
             found.append((job, file))
     return found
+
+
+def accepting_jobs(state: EngineState, locator: str, sha256: str) -> list[JobState]:
+    """The jobs with packages that may still run and can use this content of a file."""
+    return [job for job, file in needing_jobs(state, locator) if files_of(job).accepts(file, sha256)]
+
+
+def required_sha256(state: EngineState, locator: str) -> str:
+    """The checksum that the documents of all jobs require that need a file; empty if one takes any, or they differ."""
+    if all(job.files is None or job.files.plan.checksums is None for job in state.files.jobs):
+        return ""
+    required = {files_of(job).sha256(file) for job, file in needing_jobs(state, locator)}
+    return required.pop() if len(required) == 1 else ""
 
 
 def _runs(job: JobState, file: int) -> bool:

@@ -303,6 +303,7 @@ class FetchFile(msgspec.Struct, frozen=True, kw_only=True, tag="fetch-file", omi
     locator: str
     name: str  # in the cache folder: never a user's text
     size_bytes: int | None = None
+    sha256: str = ""  # that the documents of all jobs require that need it; empty: any
 
 
 class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, tag="remove-file"):

@@ -44,6 +44,7 @@ class FilePlan(msgspec.Struct, frozen=True, kw_only=True):
     released: NDArray[np.bool_]  # by file: the job releases it when a package that needs it is done
     software: NDArray[np.bool_] | None = None  # by file: it is an archive of software; none: no file is
     present: NDArray[np.bool_] | None = None  # by file: it must be at the site already; none: all are brought
+    checksums: Sequence[str] | None = None  # by file: the sha256 that the document requires; none: no file has one
     platforms: Mapping[int, tuple[str, ...]] = {}  # file → the only platforms that need it; an empty one: unknown ones
 
     @property

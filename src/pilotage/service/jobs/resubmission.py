@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from pilotage.book.fold.facts import read_tags, tags_of
 from pilotage.book.fold.finals import FinalPackage
+from pilotage.book.query import parse
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
+from pilotage.engine.files.holding import HELD_FOR_FILES
 from pilotage.language import Expansion
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import matches
-from pilotage.model.events.events import Event
-from pilotage.model.events.payloads import JobRegistered, Tagged
+from pilotage.model.events.events import Event, parse_dotted
+from pilotage.model.events.payloads import Held, JobRegistered, Tagged
+from pilotage.model.exchange.operations import Release
 from pilotage.model.jobs.graph import EdgeKind
+from pilotage.model.jobs.layout import PackageId
 from pilotage.model.jobs.submission import (
     CAPTURED,
     CHANGED,
@@ -39,7 +45,11 @@ ANEW, REPLACED = "to run everything again", "to replace files that pilotage did 
 FOR_ALL, FOR_SOME, FOR_OTHERS = "for all of its files", "for some of its files only", "for other files of it"
 """How a document runs again whose earlier job is unfinished."""
 
+_HELD = parse("type = Held")
+_EVENTS_AT_ONCE = 1000
+
 _lists = msgspec.json.Decoder(dict[str, str])
+_held = msgspec.json.Decoder(Held)
 _origin = msgspec.json.Decoder(Origin)
 _resolved = msgspec.json.Decoder(ResolvedLists)
 _captured = msgspec.json.Decoder(dict[str, Captured])
@@ -230,6 +240,40 @@ def were_concurrent(journal: Journal, job: str, other: str) -> bool:
         return True
     mine, its = origin_of(journal, row), origin_of(journal, before)
     return mine is None or its is None or mine.document != its.document
+
+
+# What was held because its files could not be had is tried again; what a person held alone stays held.
+
+
+def releases(
+    job: str, *, journal: Journal, ask: Callable[[Callable[[Engine], list[str]]], Future[list[str]]]
+) -> list[Release]:
+    """What to release so that a job goes on: itself, and its packages that were held for their files."""
+    row, found = journal.job(job), [Release(job=job)]
+    for package in ask(partial(_held_with_files, job)).result() if row is not None else ():
+        place = parse_dotted(package)
+        if row is not None and place is not None and _why_held(journal, row, place).startswith(HELD_FOR_FILES):
+            found.append(Release(job=job, package=package))
+    return found
+
+
+def _held_with_files(job: str, engine: Engine) -> list[str]:
+    state = engine.state.jobs.by_id.get(job)
+    if state is None or state.files is None:
+        return []
+    return [state.dotted(number) for number, work in state.work.items() if work.held and not state.is_final(number)]
+
+
+def _why_held(journal: Journal, row: JobRow, place: PackageId) -> str:
+    """The message of the last hold of a package."""
+    why, after = "", 0
+    while True:
+        page = journal.find_events(_HELD, after=after, limit=_EVENTS_AT_ONCE, job=row, place=place)
+        for event in page.items:
+            why, after = _held.decode(event.row.data).message, event.row.position
+        if not page.more:
+            return why
+        after = page.scanned_to if page.scanned_to is not None else after
 
 
 # Outputs of a resumed job that it needs and that are gone: their packages run again.

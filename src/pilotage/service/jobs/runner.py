@@ -40,7 +40,6 @@ from pilotage.model.exchange.operations import (
     FileEffect,
     Kill,
     LineFiles,
-    Release,
     Reschedule,
     Restart,
     Restore,
@@ -67,6 +66,7 @@ from pilotage.service.jobs.resubmission import (
     later_tags,
     lost,
     refuse_contested_outputs,
+    releases,
     statuses_of,
     superseded_by,
     unfinished_jobs,
@@ -469,8 +469,9 @@ class Runner:
     def _go_on(self, job: str, prepared: Prepared) -> SubmissionAnswer:
         """Resume the same job, which runs already or was stopped."""
         remade = self._remake(job)
-        with suppress(OperationRefused):  # it is not held
-            self._driver.operate(Release(job=job)).result()
+        for release in releases(job, journal=self._journal, ask=self._driver.ask):
+            with suppress(OperationRefused):  # it is not held
+                self._driver.operate(release).result()
         return SubmissionAnswer(job=job, packages=prepared.expansion.wanted, resumed=True, remade=remade)
 
     def _remake(self, job: str) -> int:
@@ -481,12 +482,13 @@ class Runner:
         statuses = self._driver.ask(partial(statuses_of, job)).result()
         staged = {package for package, _ in self.tree.staged(at_work.folder, job)}  # done, but not published yet
         count = 0
-        for package in lost(at_work.expansion, statuses, folder=at_work.folder, tree=self.tree):
-            if package in staged:
+        for each in lost(at_work.expansion, statuses, folder=at_work.folder, tree=self.tree):
+            if each in staged:
                 continue
             with suppress(OperationRefused):  # a running package reads the outputs, so they exist for it
-                message = "its outputs are gone, and needed"
-                self._driver.operate(Restart(job=job, package=package, message=message)).result()
+                self._driver.operate(
+                    Restart(job=job, package=each, message="its outputs are gone, and needed")
+                ).result()
                 count += 1
         return count
 

@@ -9,7 +9,8 @@ import msgspec
 from pilotage.engine.decisions.job_lifecycle import result_of
 from pilotage.engine.engine import Engine
 from pilotage.engine.explain import explain, silence_text
-from pilotage.engine.files.queries import explain_failed_files, late_files
+from pilotage.engine.files.holding import explain_lacks
+from pilotage.engine.files.queries import late_files
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.sites import SiteState, silent_batch_jobs
 from pilotage.model.texts import moment, words_of_failure
@@ -94,7 +95,7 @@ def _stuck(engine: Engine, job: JobState) -> tuple[str, str]:
             return f"the outputs of {job.dotted(number)} cannot be published: {why}", f"{cure}/{job.dotted(number)}"
         what = f"{job.dotted(number)} is held" if held == 1 else f"{held} packages are held, {job.dotted(number)} first"
         step = f"pilotage release {job.id}/{job.dotted(number)}"
-        if job.files is not None and (file := next(explain_failed_files(engine.state, job, number), None)):
+        if job.files is not None and (file := next(explain_lacks(engine.state, job, number), None)):
             return f"{what}: {file.message}", f"when it can be fetched: {step}"
         return f"{what}, and everything else waits for it", step
     if job.counts[PackageStatus.BLOCKED]:

@@ -41,6 +41,12 @@ class Fetched(NamedTuple):
     has_name: bool
 
 
+class OtherContent(StoreError):
+    """The store has another content than the document requires: correct one of the two, then release what waits for it."""
+
+    reason = "input-checksum"
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often a transfer is tried, and how long it pauses; a try that moved bytes before it broke off starts anew."""
 
@@ -79,17 +85,18 @@ def fetch(
     *,
     cache: CacheFolder,
     name: str,
+    sha256: str = "",
     meter: Meter,
     allowed_seconds: Callable[[int], float],
     policy: RetryPolicy,
 ) -> Fetched:
     """Bring a file into the draft of a name in a cache; one that is there and was verified is not fetched again.
 
-    `allowed_seconds` is the time limit for a size. A draft stays if a later order may go on with it. Raises
-    `StoreError`, `TransferStopped`.
+    With `sha256`, any other content is refused, and leaves nothing behind. `allowed_seconds` is the time limit for a
+    size. A draft stays if a later order may go on with it. Raises `StoreError`, `TransferStopped`.
     """
     there = cache.verified(name, locator=locator)
-    if there is not None:
+    if there is not None and sha256 in ("", there.sha256):
         meter.total_bytes = meter.bytes_done = there.size_bytes
         return Fetched(there, has_name=True)
     with cache.draft(name) as draft:
@@ -102,6 +109,9 @@ def fetch(
             meter.allow(allowed_seconds(max(0, found.size_bytes)))
             draft.begin(found.version)
             _fill(draft, store, found, meter)
+            if sha256 not in ("", draft.sha256):
+                what = "the store has another content than the document requires"
+                raise OtherContent(what, expected=f"sha256 {sha256}", got=f"sha256 {draft.sha256}")
             return draft.complete(locator=locator)
 
         try:

@@ -301,6 +301,7 @@ class Transfers:
             order.locator,
             cache=folder,
             name=order.name,
+            sha256=order.sha256,
             meter=transfer.meter,
             allowed_seconds=self._seconds,
             policy=self._policy,
@@ -312,8 +313,10 @@ class Transfers:
         there = self._stores.find(target).store
         place = (order.site, order.name)
         known = self._brought.get(place)
-        if known is not None and (seen := there.stat(target)) is not None and seen.size_bytes == known.size_bytes:
-            return Fetched(known, has_name=True)
+        if known is not None and order.sha256 in ("", known.sha256):
+            seen = there.stat(target)
+            if seen is not None and seen.size_bytes == known.size_bytes:
+                return Fetched(known, has_name=True)
         folder = self._spool_of(order.site)
         done, has_name = self._fetch_into(folder, transfer, order, found)
         if not has_name:
