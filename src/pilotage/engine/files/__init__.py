@@ -5,6 +5,7 @@ __all__ = [
     "disposal",
     "eviction",
     "fold_files",
+    "holding",
     "keeping",
     "prefetch",
     "purging",
