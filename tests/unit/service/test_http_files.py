@@ -143,7 +143,7 @@ def test_a_purge_leaves_needed_files_and_those_of_others_alone_and_says_so(servi
     status, told = service.post("/v1/files/purge", {"patterns": ["*"], "dry_run": True}, token=OF_BOB)
     assert status == 200, told
     assert (told["changed"], told["kept"], service.jobs.file_operations) == (0, 2, [])
-    assert {each["message"] for each in told["kept_files"]} == {"needed by bobs (1 packages)"}
+    assert {each["message"] for each in told["kept_files"]} == {"needed by bobs (1 package)"}
     told = service.post("/v1/files/purge", {"patterns": [A], "dry_run": True}, token=OF_BOB)[1]
     assert (told["kept"], told["unmatched"]) == (0, [A])
 

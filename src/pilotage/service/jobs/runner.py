@@ -482,13 +482,11 @@ class Runner:
         statuses = self._driver.ask(partial(statuses_of, job)).result()
         staged = {package for package, _ in self.tree.staged(at_work.folder, job)}  # done, but not published yet
         count = 0
-        for each in lost(at_work.expansion, statuses, folder=at_work.folder, tree=self.tree):
-            if each in staged:
-                continue
+        gone = lost(at_work.expansion, statuses, folder=at_work.folder, tree=self.tree)
+        for package in (each for each in gone if each not in staged):
             with suppress(OperationRefused):  # a running package reads the outputs, so they exist for it
-                self._driver.operate(
-                    Restart(job=job, package=each, message="its outputs are gone, and needed")
-                ).result()
+                message = "its outputs are gone, and needed"
+                self._driver.operate(Restart(job=job, package=package, message=message)).result()
                 count += 1
         return count
 
