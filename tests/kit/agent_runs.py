@@ -28,6 +28,10 @@ class FolderFetch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.brought: list[Mapping[str, int]] = []  # what was asked for together
+
+    def bring(self, sizes: Mapping[str, int]) -> None:
+        self.brought.append(sizes)
 
     def content(self, sha256: str) -> str:
         path = self._folder / "content" / sha256

@@ -192,7 +192,7 @@ def _pilot(settings: PilotSettings, record: PilotRecord, credentials: Credential
         reap_adopted()
         workplace.left_events.look()
 
-    fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing)
+    fetch = ServerFetch(scratch / "content", connecting, is_over=lambda: pilot.closing, checksums=workplace.known)
     pilot = Pilot(
         settings,
         workplace=workplace,

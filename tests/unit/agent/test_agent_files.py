@@ -82,6 +82,18 @@ def test_an_input_that_was_sent_is_fetched_by_its_content_where_the_folder_is_no
     assert place.run("cat", "b", inputs=inputs, **unseen).payload["reason"] == "platform-failure"
 
 
+def test_captured_files_of_a_package_are_asked_for_together_unless_they_are_read_in_the_folder(place: Place) -> None:
+    shas = [place.fetch.put_content(content) for content in (b"first", b"second", b"third")]
+    captured = [{"name": f"c{n}", "sha256": shas[n], "size_bytes": n, "content": True} for n in (0, 1)]
+    sent = {"name": "s", "sha256": shas[2], "size_bytes": 5, "stored": True}
+    _write(place, "s", b"third")
+    assert log_of(place.run("cat", "c0", "c1", "s", inputs=[*captured, sent])) == "firstsecondthird"
+    unseen: dict[str, Any] = {"mark": "", "folder_mark": ""}
+    assert log_of(place.run("cat", "c0", "c1", "s", inputs=[*captured, sent], **unseen)) == "firstsecondthird"
+    assert log_of(place.run("cat", "s", inputs=[sent], **unseen)) == "third"  # a single one is just fetched
+    assert place.fetch.brought == [{shas[0]: 0, shas[1]: 1}, {shas[0]: 0, shas[1]: 1, shas[2]: 5}]
+
+
 def test_a_file_is_made_executable_without_touching_the_tree(place: Place) -> None:
     file = _write(place, "tool", b"#!/bin/sh\necho run\n")
     assert log_of(place.run("./tool", inputs=[{"name": "tool", "executable": True}])) == "run\n"

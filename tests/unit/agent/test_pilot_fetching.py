@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 
 from pilotage.agent.attempt.diagnosis import TokenEnded, from_system
+from pilotage.agent.attempt.files import KnownFiles
 from pilotage.agent.link.connect import connect
 from pilotage.agent.link.link import Answer, Link, LinkBroken
 from pilotage.agent.pilot import fetch as fetching
@@ -61,6 +62,86 @@ def test_a_file_of_the_sites_cache_is_fetched_once_by_all_slots_and_again_when_i
     with pytest.raises(OSError, match="expected sha256"):
         fetch.cached("ab/abc", DIGEST)
     assert list((tmp_path / "content").iterdir()) == []
+
+
+def small_files(service: AgentService, count: int) -> dict[str, int]:
+    """Captured files that the service has, and their sizes."""
+    sizes = {}
+    for number in range(count):
+        content = b"%d" % number * number  # the first one is empty
+        sha256 = hashlib.sha256(content).hexdigest()
+        service.contents[f"content/{sha256}"] = content
+        sizes[sha256] = len(content)
+    return sizes
+
+
+def test_many_small_captured_files_come_with_one_request_verified_and_only_once(
+    service: AgentService, tmp_path: Path
+) -> None:
+    sizes, known = small_files(service, 50), KnownFiles()
+    fetch = ServerFetch(tmp_path / "content", lambda: connect(service.address), checksums=known)
+    fetch.bring(sizes)
+    fetch.bring(sizes)
+    assert service.asked_for_many == 1
+    service.contents.clear()
+    for sha256, size_bytes in sizes.items():
+        path = Path(fetch.content(sha256))
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+        assert (path.stat().st_size, path.stat().st_mode & 0o777) == (size_bytes, 0o555)
+        assert known.is_known(path.stat(), sha256)
+    fetch.close()
+
+
+def test_a_request_for_many_has_bounds_and_leaves_out_large_files(
+    service: AgentService, fetch: ServerFetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "AT_ONCE_MAX", 4)
+    monkeypatch.setattr(fetching, "SMALL_BYTES", 30)
+    sizes = small_files(service, 18)  # the last two have more than 30 bytes
+    fetch.bring(sizes)
+    assert service.asked_for_many == 4
+    monkeypatch.setattr(fetching, "AT_ONCE_BYTES", 30)
+    other = {hashlib.sha256(each).hexdigest(): each for each in (b"a" * 15, b"b" * 15, b"c" * 15)}
+    service.contents |= {f"content/{sha256}": content for sha256, content in other.items()}
+    fetch.bring({sha256: len(content) for sha256, content in other.items()})
+    assert service.asked_for_many == 6
+    *small, larger, largest = sizes
+    service.contents = dict.fromkeys(service.contents, b"another")
+    assert [Path(fetch.content(each)).stat().st_size for each in small] == [sizes[each] for each in small]
+    for each in (larger, largest):
+        with pytest.raises(OSError, match="expected sha256"):
+            fetch.content(each)
+
+
+@pytest.mark.parametrize(
+    "falsify, message",
+    [
+        (lambda answer: answer[:-1], "not whole"),
+        (lambda answer: answer + b"0" * 64, "not whole"),
+        (lambda answer: b"x" + answer, "not whole"),
+        (lambda answer: answer[:-1] + b"?", "expected sha256"),
+        (lambda answer: answer + b"%b 1\na" % hashlib.sha256(b"a").hexdigest().encode(), "expected sha256"),
+    ],
+)
+def test_an_answer_that_broke_off_or_has_other_content_is_refused(
+    falsify: Callable[[bytes], bytes], message: str, service: AgentService, fetch: ServerFetch
+) -> None:
+    sizes, service.falsify = small_files(service, 3), falsify
+    with pytest.raises(OSError, match=message):
+        fetch.bring(sizes)
+    for sha256 in sizes:
+        assert hashlib.sha256(Path(fetch.content(sha256)).read_bytes()).hexdigest() == sha256
+
+
+def test_a_service_of_an_earlier_release_is_asked_for_many_once_and_then_for_each(
+    service: AgentService, fetch: ServerFetch
+) -> None:
+    service.answers_many = False
+    sizes = small_files(service, 3)
+    fetch.bring(sizes)
+    fetch.bring(sizes)
+    assert service.asked_for_many == 1
+    assert [Path(fetch.content(sha256)).stat().st_size for sha256 in sizes] == list(sizes.values())
 
 
 class BreakingLink:
@@ -128,6 +209,7 @@ def test_who_shows_a_token_that_has_ended_is_told_so_at_once(
     (tmp_path / "made").touch()
     asks: tuple[Callable[[], object], ...] = (
         lambda: fetch.content(DIGEST),
+        lambda: fetch.bring({DIGEST: len(CONTENT)}),
         lambda: fetch.file("job", "a"),
         lambda: fetch.stage(ref, 3, str(tmp_path / "made")),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 import stat
@@ -21,6 +22,7 @@ from pilotage.adapters.stores.work_database import WorkDatabase
 from pilotage.model.exchange.exchange import AgentMessage, AgentReply, AttemptRef, Exchange
 from pilotage.reading.access import EXCHANGE, READ, Principal, local_principal
 from pilotage.service.errors import Superseded
+from pilotage.service.http import agent_exchange
 from pilotage.service.http.dispatcher import make_dispatcher
 from pilotage.service.http.errors import NotARange
 from pilotage.service.http.listener import Listener, bind, bind_local
@@ -263,6 +265,21 @@ def test_content_is_brought_by_its_checksum(door: Door) -> None:
     assert door.ask("GET", f"/agent/content/{sha256}", token="of-an-agent")[2] == b"#!/bin/sh\n"
     for unknown in ("0" * 64, "../token", "x"):
         assert error_of(door.ask("GET", f"/agent/content/{unknown}")) == (404, "unknown_content")
+
+
+def test_many_contents_are_brought_with_one_request(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_exchange, "CONTENTS_BYTES_MAX", 25)
+    first, empty, larger, last = map(door.services.journal.put_content, (b"a" * 15, b"", b"b" * 11, b"c" * 10))
+    asked = [first, "0" * 64, empty, first, larger, last]
+    status, headers, body = door.ask("POST", "/agent/contents", json.dumps({"sha256": asked}).encode())
+    assert (status, headers["content-type"]) == (200, "application/octet-stream")
+    frames = ((first, b"a" * 15), (empty, b""), (last, b"c" * 10))  # what is unknown or does not fit is left out
+    assert body == b"".join(b"%b %d\n%b" % (sha256.encode(), len(data), data) for sha256, data in frames)
+    for wrong in (["0" * 63], ["../token"], ["0" * 64 + "\n"], "0", ["0" * 64] * (agent_exchange.CONTENTS_MAX + 1)):
+        told = json.dumps({"sha256": wrong}).encode()
+        assert error_of(door.ask("POST", "/agent/contents", told)) == (400, "malformed")
+    told = json.dumps({"sha256": [first]}).encode()
+    assert error_of(door.ask("POST", "/agent/contents", told, token="reads-only")) == (403, "forbidden")
 
 
 def test_a_file_of_a_job_is_brought_whole_or_in_part(door: Door, job_folder: Path) -> None:

@@ -338,5 +338,8 @@ def test_agents_read_sent_and_captured_content_in_ranges(tmp_path: Path) -> None
                 assert (status, content) == (206, data[4:8])
                 assert headers["content-range"] == f"bytes 4-7/{len(data)}"
                 assert door.ask(path, user="agent", range=f"bytes={len(data)}-")[0] == 416
+            told = b'{"sha256":["%b","%b"]}' % (SHA256.encode(), small.encode())
+            both = b"%b %d\n%b%b 10\n0123456789" % (SHA256.encode(), len(DATA), DATA, small.encode())
+            assert door.ask("POST /agent/contents", told, user="agent")[::2] == (200, both)
         finally:
             services.stop()

@@ -68,6 +68,7 @@ BODIES: dict[str, bytes] = {
     "POST /agent/exchange": msgspec.json.encode(AgentMessage(exchange=Exchange(pilot="p", site="local", sequence=1))),
     "POST /agent/site": msgspec.json.encode(SiteAgentMessage(site="lyon", agent="a", sequence=1)),
     "POST /agent/events": b'{"events":[]}',
+    "POST /agent/contents": b'{"sha256":["%b"]}' % (b"0" * 64),
     "PUT /agent/staged/j/1.1.2/1/0": b"bytes",
 }
 AGENTS = {
@@ -75,6 +76,7 @@ AGENTS = {
     "POST /agent/site": "agent.site",
     "POST /agent/events": "book.write",
     f"GET /agent/content/{hashlib.sha256(CONTENT).hexdigest()}": "agent.exchange",
+    "POST /agent/contents": "agent.exchange",
     "GET /agent/files/j?name=in.txt": "agent.exchange",
     "PUT /agent/staged/j/1.1.2/1/0": "agent.exchange",
 }

@@ -82,6 +82,7 @@ CHANGES: dict[str, set[str]] = {
 
 AGENTS_READ = {
     "GET /agent/content/{sha256:path}": {EXCHANGE},
+    "POST /agent/contents": {EXCHANGE},
     "GET /agent/files/{job:path}": {EXCHANGE},
     "GET /agent/transfers/{key:path}": {SITE_AGENT},
     "GET /agent/cached/{name:path}": {EXCHANGE},

@@ -295,6 +295,11 @@ def test_content_is_for_the_sites_that_run_something_of_a_job_that_brought_it_al
     for shut in (other, lists, "0" * 64, "x"):
         assert house.ask("GET", f"/agent/content/{shut}", token=local)[:2] == (403, "forbidden")
     assert house.status("GET", f"/agent/content/{other}", token=TOKEN) == 200
+    both, one = (f'{{"sha256":["{script}"{more}]}}'.encode() for more in (f',"{other}"', ""))
+    assert house.ask("POST", "/agent/contents", both, token=local)[:2] == (403, "forbidden")
+    assert house.ask("POST", "/agent/contents", one, token=lyon)[:2] == (403, "forbidden")
+    assert house.status("POST", "/agent/contents", one, token=local) == 200
+    assert house.status("POST", "/agent/contents", both, token=TOKEN) == 200
 
 
 def test_outputs_are_taken_from_the_pilot_that_has_their_attempt(house: House) -> None:

@@ -95,6 +95,7 @@ class Inputs:
         """Place all inputs except those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
         placed: dict[str, PlacedInput] = dict(before)
         self._check = check
+        self._bring(inputs, before)
         for each in inputs:
             check()
             name = each["name"]
@@ -117,18 +118,37 @@ class Inputs:
                 raise _not_brought(name, error) from error
         return list(placed.values())
 
+    def _bring(self, inputs: Sequence[Mapping[str, Any]], before: Mapping[str, PlacedInput]) -> None:
+        """Fetch the captured files that are to be placed together, if there are several."""
+        sizes: dict[str, int] = {}
+        for each in inputs:
+            if (each.get("content") or each.get("stored")) and each["name"] not in before:
+                if not each.get("content") and self._visibility.of(self._work).folder:
+                    continue  # it is read there
+                sizes[each["sha256"]] = each.get("size_bytes", 0)
+        if len(sizes) <= 1:
+            return
+        self._check()
+        try:
+            self._fetch.bring(sizes)
+        except OSError as error:
+            if error.errno in FULL:
+                raise from_system(error, doing="fetching the captured files") from error
+            raise Failure(_reason(error), f"cannot get {len(sizes):,} captured files: {error}") from error
+
     def _place_content(self, each: Mapping[str, Any], target: str) -> PlacedInput:
         try:
             source = self._fetch.content(each["sha256"])
-            if self._known.sha256(source, os.stat(source)) != each["sha256"]:
+            status = os.stat(source)
+            if self._known.sha256(source, status) != each["sha256"]:
                 # A command wrote into it through its link, which was reported: fetch it again.
                 os.unlink(source)
                 source = self._fetch.content(each["sha256"])
+                status = os.stat(source)
         except OSError as error:
             if error.errno in FULL:
                 raise
             raise Failure(_reason(error), f"cannot get the captured file {each['name']!r}: {error}") from error
-        status = os.stat(source)
         if each.get("executable") and not status.st_mode & stat.S_IXUSR:
             return _copied(source, target, each)
         return self._linked(each["name"], source, target, status)

@@ -130,6 +130,10 @@ LOG_BYTES_MAX = 64 * 1024 * 1024
 class Fetch(Protocol):
     """How a slot gets files that it cannot see: through the pilot's service. Each method raises `OSError` if it fails."""
 
+    def bring(self, sizes: Mapping[str, int]) -> None:
+        """Fetch captured files by their sha256, many at once, as far as that is cheaper; `content` fetches the others."""
+        ...
+
     def content(self, sha256: str) -> str:
         """The path of a captured file in the pilot's cache, with the right content; fetched once."""
         ...

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,12 +14,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pilotage.agent.attempt.diagnosis import TokenEnded
+from pilotage.agent.attempt.files import KnownFiles
 from pilotage.agent.durable_files import FOLDER_MODE, write_all
 from pilotage.agent.link.connect import UNAUTHENTICATED
 from pilotage.agent.link.link import Link, LinkBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pilotage.agent.link.link import Answer
 
@@ -24,7 +28,14 @@ ANSWER_SECONDS = 60.0
 PATIENCE_SECONDS = 300.0  # how long a slot waits for an absent service: without it the attempt can only fail
 AGAIN_SECONDS = (0.05, 1.0)
 _AWAY = 503
+_REFUSED = (400, 403, 404, 413)
 PIECE_BYTES = 4 << 20
+SMALL_BYTES = 64 << 10
+"""A captured file that is larger comes by itself, in pieces."""
+AT_ONCE_MAX, AT_ONCE_BYTES = 1000, 8 << 20
+"""The most captured files, and bytes of them, to ask for with one request; the service answers no more."""
+_CONTENTS = "/agent/contents"
+_FRAME = re.compile(rb"([0-9a-f]{64}) ([0-9]{1,9})\n")
 
 
 class ServerFetch:
@@ -37,9 +48,15 @@ class ServerFetch:
         *,
         is_over: Callable[[], bool] = lambda: False,
         patience_seconds: float = PATIENCE_SECONDS,
+        checksums: KnownFiles | None = None,
     ) -> None:
-        """Cache captured files in a folder; `is_over` ends the waiting for an absent service."""
+        """Cache captured files in a folder; `is_over` ends the waiting for an absent service.
+
+        `checksums` is told those of files that were verified here, so that nobody reads them again.
+        """
         self._folder = folder
+        self._checksums = checksums or KnownFiles()
+        self._asks_for_many = True  # until the service says that it does not know the request
         self._connect = connect
         self._is_over = is_over
         self._patience_seconds = patience_seconds
@@ -51,10 +68,53 @@ class ServerFetch:
         self._links: list[Link] = []
         self._numbers = itertools.count(1)
 
+    def bring(self, sizes: Mapping[str, int]) -> None:
+        """Fetch small captured files, by their sha256, many with one request. Raises `OSError`.
+
+        `content` fetches those that the service leaves out, and those that were removed since.
+        """
+        if not self._asks_for_many or all(sha256 in self._known for sha256 in sizes):
+            return
+        with self._guard:
+            wanted = {each: size for each, size in sizes.items() if each not in self._known and size <= SMALL_BYTES}
+            for asked in _at_once(wanted):
+                answer = self._ask("POST", _CONTENTS, json.dumps({"sha256": asked}).encode(), "")
+                if answer.status == 404:
+                    self._asks_for_many = False  # a service of an earlier release
+                if answer.status in _REFUSED:
+                    return  # the requests for each file tell which, and why
+                _check(answer, _CONTENTS)
+                self._keep(answer.body, frozenset(asked))
+
+    def _keep(self, body: bytes, asked: frozenset[str]) -> None:
+        """Write the files of an answer to the cache, each verified; the caller holds the guard."""
+        import hashlib
+
+        self._folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        for sha256, content in _frames(body):
+            found = hashlib.sha256(content).hexdigest()
+            if found != sha256 or sha256 not in asked:
+                raise OSError(f"{_CONTENTS}: expected sha256 {sha256}, got {found}")
+            file = f"{self._folder}/{sha256}"
+            # Nobody looks for the file before it is known here; another attempt may still have a link to one of this name.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file)
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o555)
+            try:
+                write_all(descriptor, content)
+                os.fchmod(descriptor, 0o555)
+                self._checksums.keep(os.fstat(descriptor), sha256)
+            except OSError:
+                os.unlink(file)
+                raise
+            finally:
+                os.close(descriptor)
+            self._known[sha256] = file
+
     def content(self, sha256: str) -> str:
         """The path of a captured file in the pilot's cache; fetched once. Raises `OSError`."""
         path = self._known.get(sha256)
-        if path is not None and Path(path).exists():
+        if path is not None and os.path.exists(path):
             return path
         with self._guard:
             # A slot removes a file that a command has changed; it is then fetched again.
@@ -186,6 +246,33 @@ class ServerFetch:
     def _say(self, link: Link, method: str, target: str, body: bytes, fields: str) -> Answer:
         link.send(method, target, body, fields=fields)
         return link.wait(ANSWER_SECONDS)
+
+
+def _at_once(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """The files of each request."""
+    asked: list[str] = []
+    asked_bytes = 0
+    for sha256, size_bytes in sizes.items():
+        if asked and (len(asked) >= AT_ONCE_MAX or asked_bytes + size_bytes > AT_ONCE_BYTES):
+            yield asked
+            asked, asked_bytes = [], 0
+        asked.append(sha256)
+        asked_bytes += size_bytes
+    if asked:
+        yield asked
+
+
+def _frames(body: bytes) -> Iterator[tuple[str, bytes]]:
+    """The sha256 and bytes of each file in an answer; raises `LinkBroken` if it is not whole."""
+    position = 0
+    while position < len(body):
+        frame = _FRAME.match(body, position)
+        start = frame.end() if frame is not None else 0
+        end = start + int(frame[2]) if frame is not None else 0
+        if frame is None or end > len(body):
+            raise LinkBroken(f"{_CONTENTS}: the answer is not whole: {len(body)} bytes")
+        yield frame[1].decode(), body[start:end]
+        position = end
 
 
 def _check(answer: Answer, target: str) -> None:

@@ -10,10 +10,10 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -178,21 +178,22 @@ class AgentTokenChecks:
                 self._cached[site, name] = (now + BELIEVED_SECONDS, order)
         return order
 
-    async def check_content(
-        self, principal: Principal, sha256: str, brought_by: Callable[[str], Awaitable[frozenset[str]]]
+    async def check_contents(
+        self, principal: Principal, asked: Collection[str], brought_by: Callable[[str], Awaitable[frozenset[str]]]
     ) -> None:
         """Raise `Forbidden` for content of no job that the site runs something of now."""
-        key, now = (principal.site, sha256), self._clock()
-        if self._contents.get(key, 0.0) > now:
-            return
-        for job in await self._ask(lambda engine: _jobs_at(engine, principal.site)):
-            if sha256 in await brought_by(job):
+        site, now = principal.site, self._clock()
+        wanted = {sha256 for sha256 in asked if self._contents.get((site, sha256), 0.0) <= now}
+        left = set(wanted)
+        for job in await self._ask(lambda engine: _jobs_at(engine, site)) if left else ():
+            left -= await brought_by(job)
+            if not left:
                 break
-        else:
-            raise _forbidden(principal, f"content {sha256[:64]}, which none of its attempts needs")
-        if len(self._contents) >= REMEMBERED_MAX:
+        if left:
+            raise _forbidden(principal, f"content {min(left)[:64]}, which none of its attempts needs")
+        if len(self._contents) + len(wanted) > REMEMBERED_MAX:
             self._contents.clear()
-        self._contents[key] = now + BELIEVED_SECONDS
+        self._contents.update(((site, sha256), now + BELIEVED_SECONDS) for sha256 in wanted)
 
     async def _ask(self, question: Callable[[Engine], Result]) -> Result:
         return await asyncio.wrap_future(self._backend.jobs.ask(question))
@@ -258,7 +259,17 @@ OUTPUTS_MAX = 100_000
 
 _STAGED = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,9})/([0-9]{1,9})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+CONTENTS_MAX, CONTENTS_BYTES_MAX = 1000, 8 * 2**20
+"""The most contents in one request of an agent, and the most bytes in its answer."""
 
+
+class _ContentsRequest(msgspec.Struct, frozen=True):
+    sha256: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")], ...], msgspec.Meta(max_length=CONTENTS_MAX)
+    ]
+
+
+_decode_contents = msgspec.json.Decoder(_ContentsRequest).decode
 _decode = msgspec.json.Decoder(AgentMessage).decode
 _decode_site = msgspec.json.Decoder(SiteAgentMessage).decode
 _encode = msgspec.json.Encoder().encode
@@ -372,7 +383,7 @@ class AgentExchange:
         """Content that a job brought along."""
         self._bounds.check_introduced(request.user)
         if request.user.site:
-            await self._bounds.check_content(request.user, sha256, self._brought_by)
+            await self._bounds.check_contents(request.user, (sha256,), self._brought_by)
         asked = request.header("range")
         if not _SHA256.fullmatch(sha256):
             raise UnknownContent("no such content is stored here", subject=sha256[:64])
@@ -389,6 +400,34 @@ class AgentExchange:
         if store is None or size_bytes is None:
             raise UnknownContent("no such content is stored here", subject=sha256[:64])
         return await ranged_reply(partial(_read_content, store, sha256), asked=asked, size_bytes=size_bytes)
+
+    async def contents(self, request: ApiRequest) -> Reply[bytes]:
+        """Many contents that jobs brought along, each after a line with its sha256 and its size in bytes.
+
+        Those that are not here, or beyond the bytes of an answer, are left out.
+        """
+        self._bounds.check_introduced(request.user)
+        try:
+            asked = _decode_contents(await request.body()).sha256
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise Malformed(f"this is not a list of checksums: {fault}") from None
+        if request.user.site:
+            await self._bounds.check_contents(request.user, asked, self._brought_by)
+        return Reply(body=await self._services.do(self._frames, asked), media_type=OCTETS)
+
+    def _frames(self, asked: Collection[str]) -> bytes:
+        frames, left_bytes = [], CONTENTS_BYTES_MAX
+        for sha256 in dict.fromkeys(asked):
+            content = self._services.journal.content(sha256)
+            if content is None and (store := self._backend.content) is not None:
+                size_bytes = store.size(sha256)
+                if size_bytes is not None and size_bytes <= left_bytes:
+                    content = store.read(sha256, offset=0, size_bytes=size_bytes)
+                    content = content if len(content) == size_bytes else None
+            if content is not None and len(content) <= left_bytes:
+                frames.append(b"%b %d\n%b" % (sha256.encode(), len(content), content))
+                left_bytes -= len(content)
+        return b"".join(frames)
 
     async def nothing(self, request: ApiRequest) -> Reply[ErrorView]:
         """The answer to every other path."""

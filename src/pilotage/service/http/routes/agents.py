@@ -33,6 +33,11 @@ def _content(agents: AgentExchange, request: ApiRequest, sha256: str) -> Awaitab
     return agents.content(request, sha256)
 
 
+def _contents(agents: AgentExchange, request: ApiRequest) -> Awaitable[Reply[bytes]]:
+    """Many small contents that jobs brought along."""
+    return agents.contents(request)
+
+
 def _file(agents: AgentExchange, request: ApiRequest, job: str) -> Awaitable[Reply[bytes]]:
     """A file of a job's folder, or the piece of it that `Range` names."""
     return agents.file(request, job)
@@ -78,6 +83,7 @@ AGENT_ROUTES = (
     # Events of packages, through a relay, which only forwards the paths of agents.
     msgspec.structs.replace(log_events, path=f"{PREFIX}events", answered_by="agents", stands_for=log_events.path),
     _route("GET", "content/{sha256:path}", _content, "Content that a job brought along", media_type=OCTETS),
+    _route("POST", "contents", _contents, "Many small contents that jobs brought along", media_type=OCTETS),
     _route("GET", "files/{job:path}", _file, "A file of a job's folder", media_type=OCTETS),
     _route(
         "GET",
