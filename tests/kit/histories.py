@@ -405,6 +405,9 @@ class Scheduler:
             self.say("service", "CommitGranted", self._about(package, attempt))
             if self.chance.random() < 0.1:
                 self.say("service", "OutputsDisposed", self._about(package, attempt))
+            if self.chance.random() < 0.1:
+                made = {"name": "in.dat", "read_sha256": SHA256, "sha256": SHA256[::-1]}
+                self.say("service", "InputsRemade", self._about(package), granted=attempt.number, files=[made])
 
     def _store(self, package: Package, attempt: Attempt) -> None:
         copy = {"name": "out", "locator": "s3://archive/out", "size_bytes": attempt.number, "sha256": SHA256}
