@@ -95,8 +95,55 @@ def send_small(server: Server, files: Mapping[str, Path], *, moved: Moved = lamb
         _send_batch(server, batch, moved)
 
 
+def _batch_of(files: Mapping[str, bytes]) -> bytes:
+    return b"".join(b"%s %d\n%s" % (sha256.encode(), len(data), data) for sha256, data in files.items())
+
+
+class CapturedFiles:
+    """Sends the files that a job brings along to the book of a server: small ones wait, and many go with one request."""
+
+    def __init__(self, server: Server) -> None:
+        """Use a server, which the caller closes."""
+        self._server = server
+        self._waiting: dict[str, bytes] = {}
+        self._waiting_bytes = 0
+
+    def keep(self, content: bytes) -> str:
+        """Take a file, and return its sha256; a large one is sent at once."""
+        if len(content) > SMALL_BYTES:
+            return self._send_one(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        if sha256 not in self._waiting:
+            self._waiting[sha256] = content
+            self._waiting_bytes += len(content)
+            if len(self._waiting) >= ASKED_AT_ONCE or self._waiting_bytes >= UPLOAD_BYTES:
+                self.send()
+        return sha256
+
+    def send(self) -> None:
+        """Send those that wait: before the job is submitted."""
+        files, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        if len(files) > 1:
+            try:
+                self._server.upload(path_of("content", "captured"), _batch_of(files))
+            except ServerRefused as refused:
+                if refused.status not in _NO_SUCH_REQUEST:
+                    raise
+            else:
+                return
+        for content in files.values():
+            self._send_one(content)
+
+    def _send_one(self, content: bytes) -> str:
+        sha256: str = self._server.upload(path_of("content"), content)["sha256"]
+        return sha256
+
+
+_NO_SUCH_REQUEST = (404, 405)  # a server of an earlier release
+
+
 def _send_batch(server: Server, batch: Mapping[str, bytes], moved: Moved) -> None:
-    body = b"".join(b"%s %d\n%s" % (sha256.encode(), len(data), data) for sha256, data in batch.items())
+    body = _batch_of(batch)
     pauses = iter(PAUSES_SECONDS)
     while True:
         try:

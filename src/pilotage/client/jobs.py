@@ -66,11 +66,6 @@ class Jobs:
         """The files that a document no longer makes; those the request names are removed."""
         return _read(self._server.post(path_of("clean"), request), ObsoleteFiles)
 
-    def put_content(self, content: bytes) -> str:
-        """Upload a file that a job brings along; return its sha256."""
-        sha256: str = self._server.upload(path_of("content"), content)["sha256"]
-        return sha256
-
     def operate(self, operation: AnyOperation) -> Accepted:
         """Kill, hold, release, restart … a job or a part of it."""
         body: dict[str, Any] = msgspec.to_builtins(operation)

@@ -251,6 +251,10 @@ class Journal(Protocol):
         """Store bytes under their sha256, and return that."""
         ...
 
+    def put_contents(self, contents: Collection[bytes]) -> list[str]:
+        """The same for many, durable together."""
+        ...
+
     def content(self, sha256: str) -> bytes | None:
         """Stored bytes; None if unknown."""
         ...

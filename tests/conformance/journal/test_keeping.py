@@ -314,6 +314,17 @@ def test_contents_are_kept_by_their_hash(harness: Harness) -> None:
     assert again.content(again.put_content(large)) == large
 
 
+def test_many_contents_are_kept_at_once(harness: Harness) -> None:
+    journal = harness.open()
+    journal.put_content(CONTENT)
+    many = [CONTENT, b"", *(b"%d" % number for number in range(300)), b"7"]
+    assert journal.put_contents(many) == [hashlib.sha256(each).hexdigest() for each in many]
+    assert journal.put_contents(many[:3]) == [hashlib.sha256(each).hexdigest() for each in many[:3]]
+    assert journal.put_contents(()) == []
+    again = harness.reopen()
+    assert [again.content(hashlib.sha256(each).hexdigest()) for each in many] == many
+
+
 def test_contents_leave_and_come_with_their_job_and_go_with_the_last_that_speaks_of_them(
     harness: Harness, both: tuple[Harness, Harness]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pilotage.client import Server, ServerRefused, ServerUnreachable, contents
 from pilotage.client.contents import (
+    CapturedFiles,
     FileChanged,
     FileThere,
     missing_contents,
@@ -146,6 +147,61 @@ def test_a_file_that_changes_while_it_is_sent_is_named(server: UnsteadyServer, f
     with pytest.raises(FileChanged, match="shorter"):
         send(server, file)
     assert missing_contents(server, [SHA256]) == {SHA256}
+
+
+class CountingServer(Server):
+    """A server that remembers which paths were uploaded to; one of an earlier release has no request for many files."""
+
+    def __init__(self, url: str, *, refuses: int = 0) -> None:
+        super().__init__(url, token=lambda: TOKEN)
+        self.uploads: list[str] = []
+        self._refuses = refuses
+
+    def upload(self, path: str, content: bytes, *, method: str = "POST") -> Any:
+        self.uploads.append(path.removeprefix("/v1/"))
+        if self._refuses and path.endswith("captured"):
+            raise ServerRefused("no", subject="", status=self._refuses, code="not_found")
+        return super().upload(path, content, method=method)
+
+    def __enter__(self) -> CountingServer:
+        return self
+
+
+def keep(server: Server, files: list[bytes]) -> list[str]:
+    captured = CapturedFiles(server)
+    named = [captured.keep(each) for each in files]
+    captured.send()
+    return named
+
+
+def test_captured_files_are_sent_together_as_far_as_they_are_small(
+    server: UnsteadyServer, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "UPLOAD_BYTES", 8 * 2**20)
+    monkeypatch.setattr(contents, "ASKED_AT_ONCE", 4)
+    many, large = [b"%d" % number for number in range(10)], b"l" * (contents.SMALL_BYTES + 1)
+    with CountingServer(server.url) as counting:
+        named = keep(counting, [*many, large, many[0]])
+        assert counting.uploads == ["content/captured", "content/captured", "content", "content/captured"]
+        assert keep(counting, [b"a single one"]) == [hashlib.sha256(b"a single one").hexdigest()]
+        assert counting.uploads[4:] == ["content"]
+        monkeypatch.setattr(contents, "UPLOAD_BYTES", 10)
+        keep(counting, [b"x" * 5, b"y" * 5, b"z" * 4])
+        assert counting.uploads[5:] == ["content/captured", "content"]
+    assert [services.journal.content(each) for each in named] == [*many, large, many[0]]
+
+
+def test_a_server_of_an_earlier_release_gets_captured_files_one_by_one(
+    server: UnsteadyServer, services: Services
+) -> None:
+    for status in (404, 405):
+        files = [b"%d %d" % (status, number) for number in range(3)]
+        with CountingServer(server.url, refuses=status) as counting:
+            named = keep(counting, files)
+            assert counting.uploads == ["content/captured", "content", "content", "content"]
+        assert [services.journal.content(each) for each in named] == files
+    with CountingServer(server.url, refuses=403) as counting, pytest.raises(ServerRefused):
+        keep(counting, [b"a", b"b"])
 
 
 def a_result(services: Services, folder: Path, name: str = "out/ä b\n.dat") -> PublishedFile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -107,6 +108,18 @@ def test_content_is_kept_by_its_checksum(service: ServiceClient) -> None:
     assert status == 201
     assert service.services.journal.content(told["sha256"]) == b"hello"
     assert code_of(service.post("/v1/content", b"x", token="reads-only")) == (403, "forbidden")
+
+
+def test_many_contents_are_kept_with_one_request_if_each_is_what_it_is_called(service: ServiceClient) -> None:
+    files = {hashlib.sha256(each).hexdigest(): each for each in (b"hello", b"", b"a\nb")}
+    body = b"".join(b"%b %d\n%b" % (sha256.encode(), len(data), data) for sha256, data in files.items())
+    assert service.post("/v1/content/captured", body) == (200, {"stored": 3})
+    assert [service.services.journal.content(sha256) for sha256 in files] == list(files.values())
+    other = hashlib.sha256(b"other").hexdigest()
+    assert code_of(service.post("/v1/content/captured", b"%b 5\nOther" % other.encode())) == (409, "wrong_content")
+    assert service.services.journal.content(hashlib.sha256(b"Other").hexdigest()) is None
+    assert code_of(service.post("/v1/content/captured", body[:-1])) == (400, "malformed")
+    assert code_of(service.post("/v1/content/captured", body, token="reads-only")) == (403, "forbidden")
 
 
 # --- steering ---------------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ BODIES: dict[str, bytes] = {
     "POST /v1/clean": b'{"submission":%b}' % SUBMISSION,
     "POST /v1/content": b"#!/bin/sh\n",
     "POST /v1/content/batch": hashlib.sha256(CONTENT).hexdigest().encode() + b" 24\n" + CONTENT,
+    "POST /v1/content/captured": hashlib.sha256(CONTENT).hexdigest().encode() + b" 24\n" + CONTENT,
     "POST /v1/content/keep": b'{"sha256":["%b"]}' % hashlib.sha256(CONTENT).hexdigest().encode(),
     "POST /v1/content/drop": b'{"sha256":["%b"]}' % (b"0" * 64),
     "POST /v1/content/missing": b'{"sha256":["%b"]}' % (b"0" * 64),

@@ -41,6 +41,7 @@ CHANGES: dict[str, set[str]] = {
     "POST /v1/clean": {SUBMIT, OPERATE},
     "POST /v1/content": {SUBMIT},
     "POST /v1/content/batch": {SUBMIT},
+    "POST /v1/content/captured": {SUBMIT},
     "POST /v1/content/drop": {SUBMIT},
     "POST /v1/content/keep": {SUBMIT},
     "POST /v1/content/missing": {SUBMIT},

@@ -194,20 +194,25 @@ def submit_anywhere(
     `report` is called when sending takes long. Raises the refusal of the service.
     """
     from pilotage.app.jobs.elsewhere import sees_folder, send_files
+    from pilotage.client.contents import CapturedFiles
     from pilotage.client.jobs import Jobs
 
     if sees_folder(server, source.folder):
         return submit_loaded(source, loaded, server, how)
-    jobs = Jobs(server)
-    sent = send_files(server, loaded, source.folder, keep=jobs.put_content, report=report)
-    answer = jobs.submit(submission(source, loaded, how, keep=jobs.put_content, sent=sent))
+    captured = CapturedFiles(server)
+    sent = send_files(server, loaded, source.folder, keep=captured.keep, report=report)
+    wanted = submission(source, loaded, how, keep=captured.keep, sent=sent)
+    captured.send()
+    answer = Jobs(server).submit(wanted)
     return Submitted(answer=answer, name=loaded.definition.job, folder=source.folder, sent=sent)
 
 
 def submit_loaded(source: Source, loaded: LoadedJob, server: Server, how: RunSettings) -> Submitted:
     """Submit a job whose folder the service sees: upload what it brings along, then the job."""
+    from pilotage.client.contents import CapturedFiles
     from pilotage.client.jobs import Jobs
 
-    jobs = Jobs(server)
-    sent = submission(source, loaded, how, keep=jobs.put_content)
-    return Submitted(answer=jobs.submit(sent), name=loaded.definition.job, folder=source.folder)
+    captured = CapturedFiles(server)
+    wanted = submission(source, loaded, how, keep=captured.keep)
+    captured.send()
+    return Submitted(answer=Jobs(server).submit(wanted), name=loaded.definition.job, folder=source.folder)

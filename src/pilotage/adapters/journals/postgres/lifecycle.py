@@ -183,11 +183,19 @@ class PostgresLifecycle(PostgresReading, ABC):
 
     def put_content(self, content: bytes) -> str:
         """Store bytes and return their sha256."""
-        sha256 = hashlib.sha256(content).hexdigest()
-        if not self._ask("SELECT 1 FROM contents WHERE sha256 = %s", (sha256,)):
+        return self.put_contents((content,))[0]
+
+    def put_contents(self, contents: Collection[bytes]) -> list[str]:
+        """Store bytes in one transaction and return their sha256, in order."""
+        named = [(hashlib.sha256(each).hexdigest(), each) for each in contents]
+        names = [sha256 for sha256, _ in named]
+        known = {found[0] for found in self._ask("SELECT sha256 FROM contents WHERE sha256 = ANY(%s)", (names,))}
+        new = [each for each in named if each[0] not in known]
+        if new:
             with self._transaction() as connection:
-                connection.execute("INSERT INTO contents VALUES (%s, %s) ON CONFLICT DO NOTHING", (sha256, content))
-        return sha256
+                for each in new:
+                    connection.execute("INSERT INTO contents VALUES (%s, %s) ON CONFLICT DO NOTHING", each)
+        return names
 
     def seal(self, job: str) -> None:
         """Move an ended job out of the live tables, in slices; its row stays."""

@@ -161,13 +161,18 @@ class SqliteJournal(SqliteReader):
 
     def put_content(self, content: bytes) -> str:
         """Store bytes and return their sha256."""
-        sha256 = hashlib.sha256(content).hexdigest()
+        return self.put_contents((content,))[0]
+
+    def put_contents(self, contents: Collection[bytes]) -> list[str]:
+        """Store bytes in one transaction and return their sha256, in order."""
+        named = [(hashlib.sha256(each).hexdigest(), each) for each in contents]
+        known = "SELECT 1 FROM contents WHERE sha256 = ?"
         with self.live() as book:
-            known = book.execute("SELECT 1 FROM contents WHERE sha256 = ?", (sha256,)).fetchone()
-        if known is None:
+            new = [each for each in named if book.execute(known, each[:1]).fetchone() is None]
+        if new:
             with self._transact() as book:
-                book.execute("INSERT OR IGNORE INTO contents VALUES (?, ?)", (sha256, content))
-        return sha256
+                book.executemany("INSERT OR IGNORE INTO contents VALUES (?, ?)", new)
+        return [sha256 for sha256, _ in named]
 
     def seal(self, job: str) -> None:
         """Move an ended job into a file of its own, in slices; its row stays."""

@@ -6,16 +6,18 @@ A user reads a content that they sent, or one of a job that they may read.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import re
 import stat
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from pilotage.model.locators import CONTENT
-from pilotage.ports import ContentStore
+from pilotage.ports import ContentStore, Journal, WrongContent
 from pilotage.reading.access import READ, SUBMIT
 from pilotage.reading.views import View
 from pilotage.service.http.errors import BadParameter, Malformed, NotARange, TooLarge, UnknownContent
@@ -259,6 +261,36 @@ async def upload_contents(request: ApiRequest, services: ServicesArgument) -> St
     return StoredView(stored=len(files))
 
 
+@post(
+    "/v1/content/captured",
+    status=200,
+    operation_id="put_contents",
+    needs=(SUBMIT,),
+    body="content",
+    summary="Store many small files that a job brings along",
+    tags=["running"],
+    faults=(400, 401, 403, 409, 413, 503, 507),
+    body_bytes_max=PIECE_BYTES_MAX,
+)
+async def put_contents(request: ApiRequest, services: ServicesArgument) -> StoredView:
+    """Store files in the book, as `POST /v1/content` does, framed as in `POST /v1/content/batch`."""
+    backend_of(services)
+    files = await services.do(_files_of, await request.body())
+    await services.do(_capture, services.journal, files)
+    return StoredView(stored=len(files))
+
+
+def _capture(journal: Journal, files: Mapping[str, bytes]) -> None:
+    wrong = next((each for each, data in files.items() if hashlib.sha256(data).hexdigest() != each), None)
+    if wrong is not None:
+        raise WrongContent(
+            "the bytes that were sent have another checksum, and were not stored",
+            subject=wrong,
+            next_step="send the file again; it may have changed meanwhile",
+        )
+    journal.put_contents(tuple(files.values()))
+
+
 def _files_of(body: bytes) -> dict[str, bytes]:
     """The files of a batch, by their sha256."""
     files: dict[str, bytes] = {}
@@ -465,6 +497,7 @@ def _decoded(decoder: msgspec.json.Decoder[Value], body: bytes, noun: str) -> Va
 CONTENT_ROUTES = (
     missing_content,
     upload_contents,
+    put_contents,
     kept_content,
     keep_contents,
     drop_contents,
