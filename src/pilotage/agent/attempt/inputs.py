@@ -30,6 +30,7 @@ from pilotage.agent.attempt.files import (
     move,
     refresh,
 )
+from pilotage.agent.attempt.workplace import bring_captured
 from pilotage.agent.durable_files import read_small, write_all
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Inputs:
         """Place all inputs except those placed `before`; `check` is called before each and may raise. Raises `Failure`."""
         placed: dict[str, PlacedInput] = dict(before)
         self._check = check
-        self._bring(inputs, before)
+        absent = [each for each in inputs if each["name"] not in before]
+        bring_captured(self._fetch, absent, sees_folder=lambda: bool(self._visibility.of(self._work).folder))
         for each in inputs:
             check()
             name = each["name"]
@@ -117,24 +119,6 @@ class Inputs:
             except OSError as error:
                 raise _not_brought(name, error) from error
         return list(placed.values())
-
-    def _bring(self, inputs: Sequence[Mapping[str, Any]], before: Mapping[str, PlacedInput]) -> None:
-        """Fetch the captured files that are to be placed together, if there are several."""
-        sizes: dict[str, int] = {}
-        for each in inputs:
-            if (each.get("content") or each.get("stored")) and each["name"] not in before:
-                if not each.get("content") and self._visibility.of(self._work).folder:
-                    continue  # it is read there
-                sizes[each["sha256"]] = each.get("size_bytes", 0)
-        if len(sizes) <= 1:
-            return
-        self._check()
-        try:
-            self._fetch.bring(sizes)
-        except OSError as error:
-            if error.errno in FULL:
-                raise from_system(error, doing="fetching the captured files") from error
-            raise Failure(_reason(error), f"cannot get {len(sizes):,} captured files: {error}") from error
 
     def _place_content(self, each: Mapping[str, Any], target: str) -> PlacedInput:
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pilotage.agent.attempt.commands import quick_way_works
 from pilotage.agent.attempt.containers import Engines
+from pilotage.agent.attempt.diagnosis import FULL, Failure, TokenEnded, from_system
 from pilotage.agent.attempt.environment import base_environment
 from pilotage.agent.attempt.files import SIDECAR, FolderVisibility, KnownFiles
 from pilotage.agent.attempt.scratch import remove_tree
@@ -153,6 +154,21 @@ class Fetch(Protocol):
     def stage(self, ref: Mapping[str, object], number: int, path: str) -> None:
         """Upload a file as the output with this number in the attempt's manifest."""
         ...
+
+
+def bring_captured(fetch: Fetch, inputs: Sequence[Mapping[str, Any]], *, sees_folder: Callable[[], bool]) -> None:
+    """Fetch the captured files among some inputs together, if there are several. Raises `Failure`."""
+    captured = [each for each in inputs if each.get("content") or (each.get("stored") and not sees_folder())]
+    sizes = {each["sha256"]: each.get("size_bytes", 0) for each in captured}
+    if len(sizes) <= 1:
+        return
+    try:
+        fetch.bring(sizes)
+    except OSError as error:
+        if error.errno in FULL:
+            raise from_system(error, doing="fetching the captured files") from error
+        reason = "credential-expired" if isinstance(error, TokenEnded) else "platform-failure"
+        raise Failure(reason, f"cannot get {len(sizes):,} captured files: {error}") from error
 
 
 class DamagedFiles:
