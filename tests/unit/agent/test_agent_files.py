@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import pilotage.agent.attempt.inputs as inputs_module
+import pilotage.agent.attempt.inputs.placing as inputs_module
 from pilotage.agent.attempt import files
 from tests.kit.agent_runs import Place, log_of, place_in
 

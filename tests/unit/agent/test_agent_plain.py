@@ -16,7 +16,7 @@ import pilotage.agent.attempt.attempt as attempt_module
 from pilotage.agent.attempt import files
 from pilotage.agent.attempt.attempt import PLAIN_BINARY, PLAIN_WORK, SMALL_BYTES, Outcome, plain_binary, stage_small
 from pilotage.agent.attempt.files import AGAIN_SECONDS, MARK_FILE, FolderVisibility, KnownFiles
-from pilotage.agent.attempt.inputs import Inputs, PlacedInput
+from pilotage.agent.attempt.inputs.placing import Inputs, PlacedInput
 from pilotage.agent.attempt.outputs import Outputs
 from pilotage.model.exchange.exchange import Work, WorkBinary
 from tests.kit.agent_runs import Place, open_descriptors, place_in

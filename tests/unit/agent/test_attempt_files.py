@@ -27,7 +27,7 @@ from pilotage.agent.attempt.files import (
     move,
     names_below,
 )
-from pilotage.agent.attempt.inputs import PlacedInput, changed_input
+from pilotage.agent.attempt.inputs.placing import PlacedInput, changed_input
 from tests.kit.agent_runs import open_descriptors
 
 

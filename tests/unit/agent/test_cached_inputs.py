@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import pilotage.agent.attempt.inputs as inputs_module
+import pilotage.agent.attempt.inputs.placing as inputs_module
 from pilotage.agent.attempt.archives import BadArchive, unpack
 from pilotage.agent.attempt.diagnosis import Failure
-from pilotage.agent.attempt.inputs import Inputs
+from pilotage.agent.attempt.inputs.placing import Inputs
 from tests.kit.agent_runs import Place, log_of, place_in
 
 NAME = "ab/abcdef"

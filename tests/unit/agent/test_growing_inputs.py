@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import pilotage.agent.attempt.inputs as inputs_module
+import pilotage.agent.attempt.inputs.growing as growing_module
 from pilotage.agent.attempt.attempt import Outcome
 from pilotage.agent.attempt.outputs import ShownFolder
 from tests.kit.agent_runs import Place, log_of, place_in, wait_until
@@ -22,8 +22,8 @@ FOLLOW = "until grep -q '\"final\": true' a.pilotage; do :; done; cat a a.pilota
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs_module, "FOLLOW_SECONDS", 0.01)
-    monkeypatch.setattr(inputs_module, "LATE_SECONDS_MIN", 0.1)
+    monkeypatch.setattr(growing_module, "FOLLOW_SECONDS", 0.01)
+    monkeypatch.setattr(growing_module, "LATE_SECONDS_MIN", 0.1)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pilotage.agent.attempt.application import Application, limits_of
 from pilotage.agent.attempt.commands import Commands, Files, SpawnTurn
 from pilotage.agent.attempt.diagnosis import Failure
 from pilotage.agent.attempt.environment import Environments, SlotToken, own_entries, threads_of
-from pilotage.agent.attempt.inputs import GrowingInputs, Inputs, PlacedInput, changed_input, note_damaged
+from pilotage.agent.attempt.inputs.placing import Inputs, PlacedInput, changed_input, note_damaged
 from pilotage.agent.attempt.logs import LogFile, LogScans, last_lines_of
 from pilotage.agent.attempt.outputs import Outputs, ShownFolder, find_outputs, gives_files, make_output_folders
 from pilotage.agent.attempt.scratch import Scratch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pilotage.agent.attempt.collected import Collected
     from pilotage.agent.attempt.files import KnownFiles
+    from pilotage.agent.attempt.inputs.growing import GrowingInputs
     from pilotage.agent.attempt.workplace import Fetch, Workplace
 
 
@@ -445,14 +446,13 @@ class AttemptRunner:
         if work.get("inputs") or work.get("early"):
             phases.enter("inputs")
             placed = self._inputs(assignment, work, fetch).place(work.get("inputs", ()), check)
-        growing = GrowingInputs(work, scratch)
-        growing.place(check, self._watch.stop)
+        growing = self._growing_inputs(work) if work.get("early") else None
         for binary in work.get("binaries", ()):
             make_output_folders(binary.get("outputs", ()), scratch)
         if work.get("shown"):
             self._shown = ShownFolder(work["shown"], scratch)
         phases.enter("application")
-        names = [*(each.name for each in placed), *growing.names]
+        names = [*(each.name for each in placed), *(growing.names if growing is not None else ())]
         failure = self._apply(application, names, placed, growing)
         if work.get("provenance") and self._watch.stopped is None:
 
@@ -479,14 +479,28 @@ class AttemptRunner:
         application.forget_kept()
         return {"manifest": manifest, "exit_status": 0}
 
+    def _growing_inputs(self, work: Mapping[str, Any]) -> GrowingInputs:
+        """Follow the inputs that running attempts still write."""
+        from pilotage.agent.attempt.inputs.growing import GrowingInputs  # few packages start early
+
+        growing = GrowingInputs(work, self._scratch.path)
+        growing.place(self._commands.check, self._watch.stop)
+        return growing
+
     def _apply(
-        self, application: Application, names: Sequence[str], placed: Sequence[PlacedInput], growing: GrowingInputs
+        self,
+        application: Application,
+        names: Sequence[str],
+        placed: Sequence[PlacedInput],
+        growing: GrowingInputs | None,
     ) -> Failure | None:
         """Run the commands; returns the failure, also that of an input which has changed."""
+        other: Failure | None = None
         try:
             failure = application.run(names)
         finally:
-            other = growing.end()
+            if growing is not None:
+                other = growing.end()
         changed = changed_input(placed)
         if changed is not None:
             note_damaged(placed, self._workplace.damaged)
