@@ -203,8 +203,8 @@ def test_what_spans_nodes_goes_the_long_way() -> None:
 
 # What the short way does nothing about.
 _UNUSUAL_WORK = {
-    "adopted", "container", "failure_patterns", "kept", "message", "post", "pre", "pre_skip_exit_code",
-    "provenance", "refused", "stalled_after_seconds", "startup", "watched",
+    "adopted", "container", "early", "failure_patterns", "kept", "message", "post", "pre", "pre_skip_exit_code",
+    "provenance", "refused", "shown", "stalled_after_seconds", "startup", "watched",
 }  # fmt: skip
 _UNUSUAL_BINARY = {"error_codes", "name", "stdin", "stdout", "stderr"}
 
