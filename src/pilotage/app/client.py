@@ -159,7 +159,7 @@ class Client:
         If the service does not see the folder, every file that the job reads is sent, unless the service has it, and
         `outputs` fetches the results. `on_transfer` is called every few seconds with the progress of what takes long.
         """
-        source = source_of(job, folder=folder, parameters=parameters, targets=targets)
+        source = source_of(job, folder=folder, schemes=None, parameters=parameters, targets=targets)
         loaded = source.load()
         with self._address.server() as server:
             brought = submit_anywhere(source, loaded, server, RunSettings(**options), report=on_transfer)

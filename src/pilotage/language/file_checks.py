@@ -15,12 +15,22 @@ from pilotage.language.expansion.lists import RangeTexts
 from pilotage.language.expansion.packages import list_in, located_files
 from pilotage.language.file_plan import locator_digests, locators_in_parts
 from pilotage.language.parsing.kinds import FieldPath
-from pilotage.language.parsing.rules import MarkOf
-from pilotage.language.text.locators import input_fault, is_folder, shown_locator, target_fault
+from pilotage.language.parsing.rules import MarkOf, values_in
+from pilotage.language.text.locators import (
+    SCHEMES,
+    InstalledSchemes,
+    LocatorFault,
+    input_fault,
+    is_folder,
+    scheme_of,
+    shown_locator,
+    target_fault,
+)
 from pilotage.language.text.names import plural
 from pilotage.language.text.templates import literal_text, parse_template
 from pilotage.language.text.tree import Report
-from pilotage.model.jobs.definition import InputFile, OutputFile
+from pilotage.model.errors import near_name
+from pilotage.model.jobs.definition import Archive, Definition, InputFile, OutputFile
 from pilotage.model.jobs.file_plan import FilePlan
 from pilotage.model.texts import size_text
 
@@ -42,6 +52,33 @@ def check_locators(expansion: Expansion, report: Report, mark: MarkOf) -> None:
                 if parse_template(output.locator).placeholders:
                     _check_values(block, place, output, report, mark)
                 _check_targets(block, place, output, stored, report, mark)
+
+
+def scheme_fault(locator: str, installed: InstalledSchemes) -> LocatorFault | None:
+    """Whether no store has the scheme of a locator, built in or installed; a scheme that a value brings is not known yet."""
+    first = next(iter(parse_template(locator).parts), "")
+    scheme = scheme_of(first) if isinstance(first, str) else ""
+    if not scheme or scheme in SCHEMES:
+        return None
+    known = [f"{each}:" for each in sorted({*SCHEMES, *installed()})]
+    if f"{scheme}:" in known:
+        return None
+    message = f"no store has the locator {shown_locator(locator)!r}"
+    near = near_name(f"{scheme}:", known)
+    return LocatorFault(
+        "no-store", message, f"did you mean {near!r}?" if near else f"these are known: {', '.join(known)}"
+    )
+
+
+def check_schemes(definition: Definition, report: Report, mark: MarkOf, *, installed: InstalledSchemes) -> None:
+    """Report locators that no installed store has."""
+    for place, value in values_in(definition):
+        if isinstance(value, InputFile) and not value.brought:
+            continue
+        if isinstance(value, InputFile | OutputFile | Archive) and value.locator:
+            fault = scheme_fault(value.locator, installed)
+            if fault is not None:
+                report.error(fault.code, fault.message, mark((*place, "locator")), hint=fault.hint)
 
 
 def _check_values(block: Block, place: FieldPath, file: InputFile | OutputFile, report: Report, mark: MarkOf) -> None:

@@ -11,10 +11,11 @@ from pilotage.language.expansion.advice import advise, advise_on_outputs, check_
 from pilotage.language.expansion.expand import expand, report_more_faults
 from pilotage.language.expansion.expansion import Expansion
 from pilotage.language.expansion.lists import RecordingLists
-from pilotage.language.file_checks import check_locators
+from pilotage.language.file_checks import check_locators, check_schemes
 from pilotage.language.folder import EarlierJobs, Folder, NotingFolder
 from pilotage.language.losses import Loss, Losses
 from pilotage.language.parsing.document import Document, read_what_can_be
+from pilotage.language.text.locators import InstalledSchemes
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.tree import Report
 from pilotage.language.text.yaml import read_tree
@@ -87,12 +88,14 @@ def load(
     source_format: Format | None = None,
     jobs: EarlierJobs | None = None,
     executors: Collection[str] = EXECUTORS,
+    schemes: InstalledSchemes | None = None,
     parameters: Mapping[str, str] | None = None,
     targets: Sequence[str] = (),
 ) -> LoadResult:
     """Read, check and expand a document; its faults are in the report of the result, nothing is raised.
 
-    Without `source_format`, the format is detected. `parameters` sets the parameters of the document. With `targets`,
+    Without `source_format`, the format is detected. `schemes` are those of installed stores; None: the stores that count
+    are those of a service elsewhere. `parameters` sets the parameters of the document. With `targets`,
     packages that none of these files needs are left out.
     """
     chosen = source_format or detect_format(data, file=file)
@@ -103,7 +106,10 @@ def load(
         document, report, losses = _READERS[chosen](data, file, folder)
         for name in parameters or ():
             report.error("unknown-parameter", f"there is no parameter {name!r}: {chosen} documents have no parameters")
-    if document is None or report.errors:
+    unreadable = bool(report.errors)
+    if document is not None and schemes is not None:
+        check_schemes(document.definition, report, document.mark, installed=schemes)
+    if document is None or unreadable:
         return LoadResult(chosen, None, None, report, losses, document)
     advise(document.definition, report, document.mark, executors=executors)
     if chosen == "yaml":  # other formats have their own rules for files

@@ -236,6 +236,25 @@ def test_a_scheme_that_is_nearly_one_of_a_store_is_told() -> None:
     assert (found.code, found.hint) == ("no-store", "did you mean 'sftp:'?")
 
 
+def test_unknown_schemes_are_told_with_their_places_and_with_all_other_faults() -> None:
+    text = """pilotage: 1
+job: j
+software: [{id: reco, archives: [{locator: "htp://h/reco.tar"}]}]
+stages:
+  - run: go
+    inputs: [{name: x, locator: "s4://b/x"}, {name: y, locator: "far://b/y"}, not-there.txt]
+    outputs: [{name: b, locator: "{z}/b"}]
+    each: {z: [s3://c]}
+"""
+    read = load(text.encode(), file="job.yaml", folder=MemoryFolder(), schemes=lambda: ["far"])
+    found = {(each.code, each.line, each.hint) for each in read.report.errors}
+    assert {("no-store", 3, "did you mean 'http:'?"), ("no-store", 6, "did you mean 's3:'?")} < found
+    assert [each.code for each in read.report.errors].count("no-store") == 2
+    assert "missing-input" in {code for code, _, _ in found}
+    elsewhere = load(text.encode(), file="job.yaml", folder=MemoryFolder())
+    assert "no-store" not in {each.code for each in elsewhere.report.errors}
+
+
 @pytest.mark.parametrize(
     "output, archives, told",
     [

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pilotage.language import LoadResult as LoadResult  # noqa: PLC0414 # offered on
     from pilotage.language.drawing import Drawing as Drawing  # noqa: PLC0414 # offered on
     from pilotage.language.folder import CachedFile, EarlierOutputs
+    from pilotage.language.text.locators import InstalledSchemes
 
 STANDARD_INPUT = "-"
 NOT_WRITTEN = "what would be written"
@@ -80,16 +81,25 @@ def _named_from(folder: Path, word: str) -> str:
     return Path(word).as_posix() if name.startswith("..") else Path(name).as_posix()
 
 
+def installed_schemes() -> list[str]:
+    """The schemes of locators that stores of this installation have."""
+    from pilotage.app.adapter_registry import adapter_names
+
+    return adapter_names("pilotage.stores")
+
+
 def examine(
     source: str | None,
     *,
     source_format: Format | None = None,
+    schemes: InstalledSchemes | None = installed_schemes,
     parameters: Mapping[str, Any] | None = None,
     targets: Sequence[str] = (),
 ) -> LoadResult:
     """The same without raising for faults of the document: its report has all of them.
 
-    None is the document of the current folder. Packages that none of the files `targets` needs are left out.
+    None is the document of the current folder. Packages that none of the files `targets` needs are left out. `schemes` are
+    those of the stores that the job can use; None: those of a service that may be elsewhere, which checks them itself.
     """
     from pilotage.language import DiskFolder, LoadResult, Report
     from pilotage.language import load as understand
@@ -119,6 +129,7 @@ def examine(
         source_format=source_format,
         jobs=EarlierJobs(place),
         executors=executors,
+        schemes=schemes,
         parameters=parameters_of(parameters or {}),
         targets=targets,
     )

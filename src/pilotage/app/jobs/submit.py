@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pilotage.app.documents.documents import EarlierJobs, examine, find_document, named_from
+from pilotage.app.documents.documents import EarlierJobs, examine, find_document, installed_schemes, named_from
 from pilotage.model.errors import PilotageError
 from pilotage.model.jobs.run_options import RunOptions, given_options
 from pilotage.model.jobs.submission import submission_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pilotage.client import Server
     from pilotage.language import LoadedJob
     from pilotage.language.builder import Job
+    from pilotage.language.text.locators import InstalledSchemes
     from pilotage.model.jobs.submission import Submission, SubmissionAnswer
 
 BROUGHT_MAX = 4
@@ -56,6 +57,7 @@ def source_of(
     job: Job | LoadedJob | str | os.PathLike[str] | None,
     *,
     folder: str | Path | None = None,
+    schemes: InstalledSchemes | None = installed_schemes,
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
 ) -> Source:
@@ -86,19 +88,21 @@ def source_of(
             )
         known = job
         return Source(folder=place, document="", load=lambda: known)
-    return document_source(job, parameters=parameters, targets=targets)
+    return document_source(job, schemes=schemes, parameters=parameters, targets=targets)
 
 
 def document_source(
     path: str | os.PathLike[str] | None,
     *,
     source_format: Any = None,
+    schemes: InstalledSchemes | None = installed_schemes,
     parameters: Mapping[str, Any] | None = None,
     targets: str | Sequence[str] = (),
 ) -> Source:
     """The document at a path, or of the current folder; raises `DocumentError` if there is none.
 
-    `targets` are the files to make, relative to its folder or the current one; none: all outputs.
+    `targets` are the files to make, relative to its folder or the current one; none: all outputs. `schemes` are those of
+    the stores that the job can use; None: those of a service that may be elsewhere.
     """
     name = find_document() if path is None else os.fspath(path)
     whole = Path(name).absolute()
@@ -106,7 +110,9 @@ def document_source(
     return Source(
         folder=whole.parent,
         document=whole.name,
-        load=lambda: examine(name, source_format=source_format, parameters=parameters, targets=wanted).job(),
+        load=lambda: examine(
+            name, source_format=source_format, schemes=schemes, parameters=parameters, targets=wanted
+        ).job(),
     )
 
 

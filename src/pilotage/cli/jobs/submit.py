@@ -51,7 +51,9 @@ def submit(
     from pilotage.app.jobs.targets import source_for
 
     with connect(server, token_file) as connection:
-        source = source_for(words, source_format=chosen_format(source_format), parameters=parameters)
+        source = source_for(
+            words, source_format=chosen_format(source_format), schemes=None, parameters=parameters
+        )  # the stores of that service count
         submitted = submit_anywhere(
             source, source.load(), connection, how, report=lambda each: print_message(one_line(each.text))
         )

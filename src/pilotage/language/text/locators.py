@@ -6,6 +6,7 @@ Checked before anything is fetched. A locator is stored with the job and shown t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 REMOTE_SCHEMES = ("s3", "sftp", "http", "https")
@@ -89,6 +90,10 @@ def target_fault(locator: str) -> LocatorFault | None:
         return fault
     hint = "write a locator of a store; `store:` keeps outputs in the service, each under its checksum"
     return LocatorFault("bad-locator", f"no output can be stored at {shown_locator(locator)!r}", hint)
+
+
+InstalledSchemes = Callable[[], Collection[str]]
+"""The schemes of installed stores; asked for only if a scheme is not built in, since it takes time."""
 
 
 def shown_locator(locator: str) -> str:

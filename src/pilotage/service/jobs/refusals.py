@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +15,15 @@ from pilotage.book.rows.rows import JobRow
 from pilotage.language import Expansion
 from pilotage.language.expansion.producers import general_pattern
 from pilotage.language.expansion.software import described_settings
+from pilotage.language.file_checks import scheme_fault
 from pilotage.language.file_plan import jobs_read
 from pilotage.language.named_files import wanted_column
 from pilotage.language.package_inputs import is_brought
 from pilotage.language.stored_outputs import archives_beside
-from pilotage.language.text.locators import CONTENT, SCHEMES, scheme_of, shown_locator
+from pilotage.language.text.locators import CONTENT, InstalledSchemes, scheme_of, shown_locator
 from pilotage.language.text.patterns import can_both_match
 from pilotage.language.text.templates import parse_template
-from pilotage.model.errors import Problem, did_you_mean
+from pilotage.model.errors import Problem
 from pilotage.model.jobs.definition import Binary, Definition, InputFile, OutputFile, Package
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.ports import NotOurs, StoreError
@@ -179,7 +180,7 @@ class KnownStores(NamedTuple):
 
     archives: Sequence[str] | None = None  # None: not known here
     find_job: Callable[[str], JobRow | None] | None = None  # for the files of jobs; none: not known here
-    installed: Callable[[], Collection[str]] = tuple  # asked for only if a scheme is not built in, since it takes time
+    installed: InstalledSchemes = tuple
     may_read: Callable[[str, str], bool] | None = (
         None  # whether a user holds a content, by sha256; None: not known here
     )
@@ -246,12 +247,9 @@ def _of_scheme(locator: str, what: str, stores: KnownStores) -> Iterator[tuple[s
             f"no store has the locator {shown_locator(locator)!r} of the {what}",
             "iterate over {files: PATTERN, job: NAME}: the files of an earlier job are read where they are",
         )
-    if not scheme or scheme in SCHEMES:
-        return
-    known = [f"{each}:" for each in sorted({*SCHEMES, *stores.installed()})]
-    if f"{scheme}:" not in known:
-        message = f"no store has the locator {shown_locator(locator)!r} of the {what}"
-        yield message, did_you_mean(f"{scheme}:", known) or f"these are known: {', '.join(known)}"
+    fault = scheme_fault(locator, stores.installed)
+    if fault is not None:
+        yield f"{fault.message} of the {what}", fault.hint
 
 
 def _of_replicas(output: OutputFile, what: str, stores: KnownStores) -> Iterator[tuple[str, str]]:
