@@ -53,6 +53,10 @@ class PilotageError(Exception):
             text += f"\n  {self.next_step}"
         return text
 
+    def on_one_line(self) -> str:
+        """The same on a single line, for tables and events."""
+        return "; ".join(part.strip() for part in str(self).splitlines() if part.strip())
+
 
 class DocumentError(PilotageError):
     """A document was refused: `problems` lists every fault with its position. Fix them and try again."""

@@ -99,6 +99,10 @@ class Store(Protocol):
         """The file at a locator; None if there is none."""
         ...
 
+    def is_folder(self, locator: str) -> bool:
+        """Whether a locator without a file is that of a folder, as far as the store knows folders."""
+        ...
+
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset to the end, in pieces of `CHUNK_BYTES` at most.
 

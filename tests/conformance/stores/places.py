@@ -145,6 +145,9 @@ class ShelfStore(FolderStore):
         found = super().stat(self._there(locator))
         return found and self._named(found)
 
+    def is_folder(self, locator):
+        return super().is_folder(self._there(locator))
+
     def read(self, locator, **how):
         return super().read(self._there(locator), **how)
 

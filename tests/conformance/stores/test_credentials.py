@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pilotage.adapters.stores.s3 import s3_store
 from pilotage.model.settings.stores import StoreSettings
 from pilotage.ports import (
     AccessDenied,
@@ -133,6 +134,17 @@ def test_a_file_without_a_credential_is_named_and_not_quoted(s3: Guarded, text: 
         s3.place.store.stat(s3.place.at("a.dat"))
     assert str(s3.file) in str(refused.value)
     assert "secret that" not in str(refused.value)
+
+
+def test_a_bucket_that_no_settings_describe_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    shared = tmp_path / "credentials"
+    shared.write_text("")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(shared))
+    with pytest.raises(AccessDenied) as refused:
+        s3_store(StoreSettings()).stat("s3://elsewhere/a.dat")
+    assert "no [stores.NAME] describes the bucket" in refused.value.what
+    assert 'url = "s3://elsewhere"' in refused.value.next_step
 
 
 def opened(request: PresignedRequest, body: bytes | None = None) -> bytes:

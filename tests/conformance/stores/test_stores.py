@@ -100,6 +100,15 @@ def test_a_folder_is_no_file(place: Place) -> None:
     assert place.content() == {"deep/a.dat": b"data"}
 
 
+def test_a_folder_is_known_as_one(place: Place) -> None:
+    place.write("folder/a.dat", b"data")
+    folder = place.at("folder")
+    assert place.store.stat(folder) is None
+    assert place.store.is_folder(folder)
+    assert not place.store.is_folder(place.at("fold"))
+    assert not place.store.is_folder(place.at("folder/a.dat"))
+
+
 def test_nothing_is_replaced_in_silence(place: Place, source: Path) -> None:
     first = place.store.put(str(source), place.at("a.dat"))
     source.write_bytes(b"other")

@@ -283,6 +283,21 @@ def test_an_unknown_scheme_and_an_unknown_site_are_reported(site: Site) -> None:
     assert [failed(each) for each in site.reports.all] == ["store-error"] * 2
 
 
+def test_a_folder_is_told_from_a_file_that_is_not_there_on_one_line(site: Site) -> None:
+    made = site.transfers()
+    site.file(b"data", name="run3/in.dat")
+    made.want(order(f"file://{site.there}/run3"))
+    report = site.reports.next()
+    assert failed(report) == "not-in-store"
+    assert isinstance(report, FileNotFetched)
+    assert "this is a folder, and a locator must name one file" in report.message
+    site.store.refusals.append(AccessDenied("refused", next_step="ask its owner"))
+    made.want(order(site.file(b"data"), key="k2"))
+    told = site.reports.next(2)
+    assert isinstance(told, FileNotFetched)
+    assert told.message == "refused; ask its owner"
+
+
 def test_a_full_disk_is_told_and_leaves_no_draft(site: Site) -> None:
     locator = site.file(os.urandom(2 * MIB))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

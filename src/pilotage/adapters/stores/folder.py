@@ -40,6 +40,11 @@ class FolderStore:
         with _StoreErrors(locator):
             return _object(locator, path)
 
+    def is_folder(self, locator: str) -> bool:
+        """Whether it is a folder."""
+        with _StoreErrors(locator):
+            return path_of(locator).is_dir()
+
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on."""
         path = path_of(locator)

@@ -49,6 +49,10 @@ class KeptContent:
         found = self._content.look_up(sha256)
         return _object(found) if found is not None else None
 
+    def is_folder(self, locator: str) -> bool:
+        """There are none."""
+        return False
+
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on."""
         there = self.stat(locator)

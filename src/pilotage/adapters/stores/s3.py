@@ -66,6 +66,10 @@ class _Refused(StoreError):
     """The credential was refused; it may have been renewed since it was read."""
 
 
+class _NoCredential(AccessDenied):
+    """No credential was found."""
+
+
 class S3Store:
     """Objects behind `s3` locators. A line break in a name, which few servers take in a key, is kept as `%0A`."""
 
@@ -78,6 +82,11 @@ class S3Store:
         """Look up a locator."""
         bucket, key = _parsed(locator)
         return self._attempt(bucket, "write", lambda client: _look(client, key, locator)) if key else None
+
+    def is_folder(self, locator: str) -> bool:
+        """Whether objects are below it."""
+        bucket, key = _parsed(locator)
+        return self._attempt(bucket, "write", lambda client: _is_prefix(client, key, locator))
 
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on."""
@@ -171,6 +180,14 @@ class S3Store:
         """Do something with a bucket; if its credential is refused, once more with the credential read again."""
         try:
             return act(self._client(bucket, use))
+        except _NoCredential as fault:
+            if self._settings.url:
+                raise
+            raise AccessDenied(
+                f"no [stores.NAME] describes the bucket, and {fault.what}",
+                subject=fault.subject,
+                next_step=f'write [stores.NAME] with url = "s3://{bucket}" and its credentials_file, and the endpoint of a server other than Amazon\'s',
+            ) from fault
         except _Refused:
             self.close()
         try:
@@ -272,6 +289,13 @@ def _look(client: Bucket, key: str, locator: str) -> StoreObject | None:
     except NotInStore:
         return None
     return _object(locator, found)
+
+
+def _is_prefix(client: Bucket, key: str, locator: str) -> bool:
+    import obstore
+
+    with _errors(locator):
+        return any(obstore.list(client, f"{key.rstrip('/')}/", chunk_size=1))
 
 
 def _get(client: Bucket, key: str, offset: int, version: str, locator: str) -> Any:
@@ -392,9 +416,9 @@ def _told(fault: BaseException, locator: str) -> StoreError:
     if isinstance(fault, FileNotFoundError):
         return NotInStore("no such bucket" if code == "NoSuchBucket" else "no such object", subject=subject)
     if (own := _first_line(fault).partition(_PROVIDER)[2]) or isinstance(fault, UnauthenticatedError):
-        return AccessDenied(own or "there is no credential", subject=subject)
+        return _NoCredential(own or "there is no credential", subject=subject)
     if any(address in text for address in _INSTANCE):
-        return AccessDenied(
+        return _NoCredential(
             "there is no credential", subject=subject, next_step="name a credentials_file, or set AWS_ACCESS_KEY_ID"
         )
     if code in _FULL or status == 507:

@@ -11,7 +11,7 @@ import msgspec
 from pilotage.model.locators import shown_locator
 from pilotage.model.texts import clipped
 from pilotage.ports.job_tree import StoreError
-from pilotage.ports.store import FileChanged, NotInStore, Store, StoreObject, StoreUnreachable
+from pilotage.ports.store import AccessDenied, FileChanged, NotInStore, Store, StoreObject, StoreUnreachable
 from pilotage.service.transfers.cache_folder import CacheFolder, Draft, VerifiedFile
 from pilotage.service.transfers.meter import Meter, TimedOut
 
@@ -104,7 +104,7 @@ def fetch(
         def once() -> VerifiedFile:
             found = store.stat(locator)
             if found is None:
-                raise NotInStore("no such file", subject=shown_locator(locator))
+                raise absent(store, locator)
             meter.total_bytes = found.size_bytes if found.size_bytes >= 0 else None
             meter.allow(allowed_seconds(max(0, found.size_bytes)))
             draft.begin(found.version)
@@ -124,6 +124,16 @@ def fetch(
             with suppress(OSError):
                 draft.discard()
             raise
+
+
+def absent(store: Store, locator: str) -> NotInStore:
+    """The error for a locator that no file has."""
+    try:
+        is_folder = store.is_folder(locator)
+    except AccessDenied:  # who may read files may still not be allowed to look at folders
+        is_folder = False
+    what = "this is a folder, and a locator must name one file" if is_folder else "no such file"
+    return NotInStore(what, subject=shown_locator(locator))
 
 
 def pieces(store: Store, found: StoreObject, *, offset: int) -> Iterator[bytes]:

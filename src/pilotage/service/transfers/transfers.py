@@ -26,9 +26,9 @@ from pilotage.model.locators import locator_below, shown_locator
 from pilotage.model.settings.stores import FilesSettings, transfer_seconds
 from pilotage.model.texts import clipped
 from pilotage.ports.job_tree import StoreError
-from pilotage.ports.store import FindsStores, FoundStore, NotInStore, PresignedRequest, StoreObject
+from pilotage.ports.store import FindsStores, FoundStore, PresignedRequest, StoreObject
 from pilotage.service.transfers.cache_folder import BadName, CacheFolder, VerifiedFile
-from pilotage.service.transfers.fetching import Fetched, RetryPolicy, fetch, pieces, retried
+from pilotage.service.transfers.fetching import Fetched, RetryPolicy, absent, fetch, pieces, retried
 from pilotage.service.transfers.ledger import Place, StoreStatus, Transfer, TransferLedger, TransferStatus
 from pilotage.service.transfers.meter import Clock, TransferStopped
 from pilotage.service.transfers.pool import Lane, TransferPool
@@ -248,7 +248,7 @@ class Transfers:
             self.ledger.queue(transfer, place=(order.site, order.name))
 
     def _not_fetched(self, order: FetchFile, fault: PilotageError, *, seconds: float = 0.0) -> None:
-        message = clipped(str(fault), MESSAGE_MAX)
+        message = clipped(fault.on_one_line(), MESSAGE_MAX)
         self._report(
             FileNotFetched(site=order.site, key=order.key, reason=_reason(fault), message=message, seconds=seconds)
         )
@@ -408,7 +408,7 @@ class Transfers:
         except Exception as fault:
             if not isinstance(fault, PilotageError):
                 log.exception("the outputs of %s are not stored", ref)
-            message = clipped(str(fault), MESSAGE_MAX)
+            message = clipped(fault.on_one_line() if isinstance(fault, PilotageError) else str(fault), MESSAGE_MAX)
             failed = FailedCopy(name=ref.package, locator="store:", reason="store-error", message=message)
             if self.ledger.finish(transfer):
                 self._report(OutputsCopied(ref=ref, failed=(failed,)))
@@ -452,7 +452,7 @@ class Transfers:
                     StoredCopy(name=copy.name, locator=copy.locator, size_bytes=copy.size_bytes, sha256=copy.sha256)
                 )
             else:
-                message = clipped(str(fault), MESSAGE_MAX)
+                message = clipped(fault.on_one_line(), MESSAGE_MAX)
                 copies.failed.append(
                     FailedCopy(name=copy.name, locator=copy.locator, reason=_reason(fault), message=message)
                 )
@@ -474,7 +474,7 @@ class Transfers:
         meter.tries = 1
         there = found.store.stat(locator)
         if there is None:
-            raise NotInStore("no such file", subject=shown_locator(locator))
+            raise absent(found.store, locator)
         meter.total_bytes = there.size_bytes if there.size_bytes >= 0 else None
         seconds = self._seconds(max(0, there.size_bytes))
         meter.allow(seconds)

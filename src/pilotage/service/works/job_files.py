@@ -91,6 +91,10 @@ class JobFiles:
         job, name = job_and_name(locator)
         return self._contents(job, locator).granted.get(name)
 
+    def is_folder(self, locator: str) -> bool:
+        """There are none."""
+        return False
+
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on; its checksum is verified by whoever takes it."""
         found = self.stat(locator)

@@ -59,6 +59,11 @@ class HttpStore:
         url = url_of(locator)
         return self._connections.attempt(lambda: self._look(url, locator), locator=locator)
 
+    def is_folder(self, locator: str) -> bool:
+        """Whether it is a folder of a WebDAV server; other servers have none."""
+        url = url_of(locator)
+        return self._connections.attempt(lambda: self._is_folder(url, locator), locator=locator)
+
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on, of one version."""
         url = url_of(locator)

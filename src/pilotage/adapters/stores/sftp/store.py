@@ -66,6 +66,15 @@ class SftpStore:
         with self._session(parsed) as session:
             return _look(session, locator, _path(parsed))
 
+    def is_folder(self, locator: str) -> bool:
+        """Whether it is a folder."""
+        parsed = _parsed(locator)
+        with self._session(parsed) as session:
+            try:
+                return stat.S_ISDIR(session.attributes(Kind.STAT, _path(parsed)).mode)
+            except NotInStore:
+                return False
+
     def read(self, locator: str, *, offset: int = 0, version: str = "") -> Iterator[bytes]:
         """The content from an offset on, with many requests under way."""
         parsed = _parsed(locator)
