@@ -62,10 +62,11 @@ class NotingFolder:
 
 
 class EarlierOutputs(NamedTuple):
-    """Outputs of an earlier job: its id, and the matching names, sorted."""
+    """Outputs of an earlier job: its id, the matching names, sorted, and the folder that they begin with, if any."""
 
     job: str
     names: list[str]
+    folder: str = ""
 
 
 class CachedFile(NamedTuple):

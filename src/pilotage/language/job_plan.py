@@ -12,6 +12,7 @@ from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.expansion import Expansion, LateStage
 from pilotage.language.expansion.software import find_software, setting_levels, ways_of
 from pilotage.language.file_plan import file_plan_of
+from pilotage.language.released_inputs import releases_of
 from pilotage.language.stored_outputs import disposes_outputs, retains_outputs
 from pilotage.language.text.quantities import parse_bytes, parse_seconds
 from pilotage.model.events.payloads import StageShape, TemplateShape
@@ -39,6 +40,7 @@ def plan_of(expansion: Expansion) -> JobPlan:
         priority=definition.priority,
         hold=definition.hold,
         files=file_plan_of(expansion),
+        releases=releases_of(expansion),
     )
 
 

@@ -169,6 +169,20 @@ def test_a_later_job_of_the_owner_releases_it_and_it_goes() -> None:
         assert small.there() == []
 
 
+def test_a_later_job_that_reads_the_file_in_its_tree_releases_the_copy_in_the_cache_too() -> None:
+    with Keeping(site()) as small:
+        small.submit(bag(1, KEPT))
+        pilot = small.pilot()
+        pilot.succeed("1.1.1")
+        small.fetched()
+        small.submit(msgspec.structs.replace(bag(1), releases=lambda _: [locator("1.1.1")]), job="merge-1")
+        pilot.exchange()
+        assert small.take(RemoveFile) == []
+        pilot.succeed("1.1.1")
+        assert small.removed() == 1
+        assert small.there() == []
+
+
 def test_a_remade_output_with_another_content_replaces_the_one_that_is_kept() -> None:
     with Keeping(site()) as small:
         small.submit(bag(1, KEPT))

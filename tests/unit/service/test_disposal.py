@@ -16,7 +16,7 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import Kill
 from pilotage.model.exchange.reports import OutputsCopied
 from pilotage.ports import StoreError
-from pilotage.service.jobs.dropped_files import Disposals, ReleasedFile, RemovalOrder
+from pilotage.service.jobs.dropped_files import Disposals, ReleasedFile, RemovalOrder, released_until_now
 from pilotage.service.jobs.preview import plan
 from pilotage.service.journal.writer import Batch, Writer
 from tests.kit.earlier_work import Place
@@ -201,3 +201,37 @@ def test_a_released_file_that_an_unfinished_job_uses_stays_until_that_is_over(
     service.ask(Kill(job=done.job))
     assert removals.release([released]) == []
     assert not (here.folder / "log.txt").exists()
+
+
+def test_a_release_without_an_outcome_is_finished_by_the_next_service(
+    here: Place, service: SmallService, writer: Writer
+) -> None:
+    made = service.submit("pilotage: 1\njob: one\nstages: [{run: make, outputs: [log.txt, other.txt]}]\n").job
+    service.succeed("1.1.1", {"log.txt": "log", "other.txt": "other"})
+    merge = service.submit("pilotage: 1\njob: merge\nstages: [{run: merge, outputs: [all.txt]}]\n").job
+    state = service.engine.state.jobs.by_id[merge]
+    state.plan = msgspec.structs.replace(state.plan, releases=lambda _: [f"job:{made}/log.txt", "job:purged/log.txt"])
+    removals = removals_of(service, writer)
+    assert released_until_now(service.engine) == {}, "it is not done"
+    service.succeed("1.1.1", {"all.txt": "all"})
+    released = released_until_now(service.engine)
+    [unfinished] = removals.unfinished_releases(released)
+    assert unfinished.locator == f"job:{made}/log.txt"
+    disposals = Disposals(removals)
+    disposals.resume(service.engine)
+    disposals._thread.submit(lambda: None).result()
+    disposals.stop()
+    assert sorted(path.name for path in here.folder.glob("*.txt")) == ["all.txt", "other.txt"]
+    assert noted(here, made)[0].removed == ("log.txt",)
+    assert removals.unfinished_releases(released) == []
+
+
+def test_a_released_file_that_was_made_again_since_is_not_removed_at_the_next_start(
+    here: Place, service: SmallService, writer: Writer
+) -> None:
+    merge = service.submit("pilotage: 1\njob: merge\nstages: [{run: merge, outputs: [all.txt]}]\n").job
+    service.succeed("1.1.1", {"all.txt": "all"})
+    made = service.submit("pilotage: 1\njob: one\nstages: [{run: make, outputs: [log.txt]}]\n").job
+    service.succeed("1.1.1", {"log.txt": "log"})
+    released = {merge: {"1.1.1": [ReleasedFile(f"job:{made}/log.txt", "")]}}
+    assert removals_of(service, writer).unfinished_releases(released) == []

@@ -27,7 +27,7 @@ class BookedJobs:
     def __init__(self, folder: Path) -> None:
         """Take the folder of the document; the book is opened on the first query."""
         self._folder = folder
-        self._known: dict[str, tuple[str, list[str]] | None] = {}  # by the given name: the job, and all its outputs
+        self._known: dict[str, EarlierOutputs | None] = {}  # by the given name: the job, and all its outputs
 
     def outputs(self, job: str, pattern: str) -> EarlierOutputs | None:
         """The outputs of a job that match a pattern; raises `PilotageError` if they cannot be used."""
@@ -36,7 +36,7 @@ class BookedJobs:
         found = self._known[job]
         if found is None:
             return None
-        return EarlierOutputs(found[0], sorted(name for name in found[1] if matches(pattern, name)))
+        return found._replace(names=sorted(name for name in found.names if matches(pattern, name)))
 
     def cached_files(self, site: str) -> list[CachedFile] | None:
         """The files in the cache of a site; None if it has no such site."""
@@ -48,7 +48,7 @@ class BookedJobs:
         with server_or_book(address) as server:
             return _cached_files(server, site)
 
-    def _ask(self, job: str) -> tuple[str, list[str]] | None:
+    def _ask(self, job: str) -> EarlierOutputs | None:
         from pilotage.app.service.offline import server_or_book
         from pilotage.client.jobs import Jobs
 
@@ -60,7 +60,9 @@ class BookedJobs:
             if found is None:
                 return None
             files = list(Jobs(server).outputs(found["id"]))
-        return found["id"], [_in_tree(folder, file.name, job=found["id"], tree=self._folder) for folder, file in files]
+        names = [_in_tree(folder, file.name, job=found["id"], tree=self._folder) for folder, file in files]
+        begins = _in_tree(files[0][0], "", job=found["id"], tree=self._folder) if files else ""
+        return EarlierOutputs(found["id"], names, begins.rstrip("/"))
 
 
 def _job(server: Server, word: str) -> dict[str, Any] | None:

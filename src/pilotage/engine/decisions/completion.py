@@ -48,7 +48,7 @@ def grant_succeeded(state: EngineState) -> None:
         state.log.write_of(_GRANTED, job, number, first, epoch)
         if made_at:
             retain_outputs(state, job, number, first, made_at=made_at)
-        if job.files is not None:
+        if job.files is not None or job.plan.releases is not None:
             release_inputs(state, job, number)
         if job.special and ends_the_job(job, number, 0):
             end_others(state, job, number, 0)

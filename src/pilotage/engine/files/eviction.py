@@ -64,7 +64,9 @@ def make_space(state: EngineState, cache: SiteCache, missing_bytes: int) -> bool
 
 def release_inputs(state: EngineState, job: JobState, number: int) -> None:
     """A package that releases some of its inputs is done: the wishes of its owner for them no longer hold, at any site."""
-    locators = files_of(job).released_by(number)
+    locators = files_of(job).released_by(number) if job.files is not None else []
+    if job.plan.releases is not None:
+        locators += job.plan.releases(number)
     for cache in state.files.caches.values() if locators else ():
         files = [
             Retention(locator=each, released=True, owner=job.owner, job=job.id)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pilotage.language.folder import EarlierJobs, Folder, NoEarlierJobs
 from pilotage.language.parsing.iterations import ITEMS_MAX, range_of, range_width
-from pilotage.language.text.locators import cached_value, name_in_locator
+from pilotage.language.text.locators import OF_JOB, cached_value, job_locator, name_in_locator
 from pilotage.language.text.patterns import literal, matches
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.jobs.submission import ResolvedLists
@@ -151,7 +151,8 @@ class RecordingLists:
                 message = f"no finished job has the id or the name {job!r}"
                 raise ListFault("unknown-job", message, "see: pilotage query")
             self._resolved[key] = tuple(found.names)
-            self._resolved[f"job:{_escaped(job)}"] = (found.job,)  # the id that the name was resolved to
+            # The id that the name was resolved to, and where its files are if not beside the document.
+            self._resolved[f"job:{_escaped(job)}"] = (found.job, found.folder) if found.folder else (found.job,)
         return self._resolved[key]
 
     def cached(self, site: str, pattern: str) -> tuple[str, ...]:
@@ -284,6 +285,18 @@ def files_read(lists: Mapping[str, tuple[str, ...]], pattern: str) -> tuple[str,
         return known
     asked = (names for key, names in lists.items() if key.startswith(files_key("")))
     return tuple(sorted({name for names in asked for name in names if matches(pattern, name)}))
+
+
+def earlier_outputs(lists: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """The outputs of earlier jobs that were listed, by name, with their locators."""
+    found: dict[str, str] = {}
+    for key, names in lists.items():
+        job, colon, _ = key.removeprefix(OF_JOB).partition(":")
+        if key.startswith(OF_JOB) and colon:
+            known, *folder = lists[f"{OF_JOB}{job}"]
+            inner = f"{folder[0]}/" if folder else ""
+            found.update((name, job_locator(known, name.removeprefix(inner))) for name in names)
+    return found
 
 
 def targets_of(lists: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -81,7 +81,8 @@ class InputFile(Value, frozen=True, kw_only=True):
         _doc(
             "With a locator, how long the cache of the site keeps it: `retain-indefinitely`, `retain-temporarily` (until space"
             " is needed; the default), `deletable` (until no package needs it), or `release`: earlier wishes of this owner"
-            " end, and it is deletable. The longest wish of all jobs holds."
+            " end, and it is deletable. The longest wish of all jobs holds. `release` works without a locator, too, on files listed"
+            " by `{files: PATTERN, job: NAME}`: they leave the tree of that job."
         ),
     ] = ""
 

@@ -6,7 +6,7 @@ Late stages make it grow: a grown plan has the earlier packages with the same nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -75,6 +75,8 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True):
         EarlierRunTime, ...
     ] = ()  # from earlier runs, where the document gives none; for forecasts only
     files: FilePlan | None = None  # that are brought to sites; none: no package needs one
+    releases: Callable[[int], Sequence[str]] | None = None
+    """By package, the locators of the outputs of earlier jobs that it reads in their tree, and releases when it is done."""
 
     @property
     def count(self) -> int:

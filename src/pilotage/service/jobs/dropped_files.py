@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -16,21 +16,23 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.book.query import parse
-from pilotage.book.rows.rows import JobRow
+from pilotage.book.query import Query, parse
+from pilotage.book.rows.rows import EventRow, JobRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.inbound.operations import readers
+from pilotage.engine.state.jobs import JobState
 from pilotage.language.text.locators import job_of
 from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.payloads import FilesRemoved, KeptFile, OutputFile, RemovalOrdered
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import LineFiles
 from pilotage.ports import Clock, JobTree, Journal, ResultsIndex, StoreError
+from pilotage.ports.store import NotInStore
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
 from pilotage.service.jobs.clean import FileUses, files_there, identity, name_in
 from pilotage.service.jobs.resubmission import folder_of, unfinished_jobs
 from pilotage.service.journal.writer import Batch, Writer
-from pilotage.service.works.job_files import JobFiles
+from pilotage.service.works.job_files import GrantedFile, JobFiles
 from pilotage.service.works.manifests import Manifests
 from pilotage.service.works.stored_copies import deletable_outputs
 
@@ -44,6 +46,8 @@ NAMES_MAX = 1000
 _EVENT_BYTES = 64 * 1024  # of the names in one event, or one name more
 _EVENTS_AT_ONCE = 1000
 _OF_REMOVALS = parse("type = RemovalOrdered or type = FilesRemoved")
+_GRANTS = parse("type = CommitGranted")
+_OUTCOMES = parse("type = FilesRemoved")
 _OF_DISPOSALS = parse("type = OutputsDisposed or type = FilesRemoved")
 _encode = msgspec.json.Encoder().encode
 _ordered = msgspec.json.Decoder(RemovalOrdered).decode
@@ -115,6 +119,30 @@ class ReleasedFile(NamedTuple):
 
     locator: str
     owner: str
+
+
+def released_by(job: JobState, package: str) -> list[ReleasedFile]:
+    """The outputs of earlier jobs that a package releases when it is done; only within a query."""
+    place = parse_dotted(package)
+    number = job.number((place.stage, place.line, place.number)) if place is not None else None
+    if number is None:
+        return []
+    locators = job.files.released_by(number) if job.files is not None else []
+    locators += job.plan.releases(number) if job.plan.releases is not None else ()
+    return [ReleasedFile(each, job.owner) for each in locators if job_of(each)]
+
+
+def released_until_now(engine: Engine) -> dict[str, dict[str, list[ReleasedFile]]]:
+    """By job and package, the outputs of earlier jobs that done packages have released; only within a query."""
+    found: dict[str, dict[str, list[ReleasedFile]]] = {}
+    for job in engine.state.jobs.by_id.values():
+        if job.plan.releases is None and (job.files is None or not job.files.plan.released.any()):
+            continue
+        packages = (job.dotted(number) for number, attempt in enumerate(job.granted) if attempt)
+        by_package = {package: files for package in packages if (files := released_by(job, package))}
+        if by_package:
+            found[job.id] = by_package
+    return found
 
 
 class Removals:
@@ -189,7 +217,7 @@ class Removals:
         used: list[ReleasedFile] = []
         others = list(self._others(""))
         for each in released:
-            made, row = known.granted(each.locator), self._journal.job(job_of(each.locator))
+            made, row = _granted(known, each), self._journal.job(job_of(each.locator))
             at_work = self._jobs.get(made.ref.job) if made is not None else None
             if made is None or at_work is None or row is None or row.owner != each.owner:
                 continue
@@ -207,6 +235,43 @@ class Removals:
         if events:
             self._writer.submit(Batch(events, own=True)).result()
         return used
+
+    def unfinished_releases(self, released: Mapping[str, Mapping[str, Sequence[ReleasedFile]]]) -> list[ReleasedFile]:
+        """Of released files, by job and package, those that the book has no outcome of, and that nobody made again since."""
+        known = JobFiles(self._journal, self._tree, folder_of=partial(folder_of, self._journal))
+        outcomes: dict[str, dict[str, int]] = {}  # by job and name: the position of the last
+        found: dict[ReleasedFile, None] = {}
+        for job, by_package in released.items():
+            granted_at = {f"{e.stage}.{e.line}.{e.number}": e.position for e in self._events_of(job, _GRANTS)}
+            for package, files in by_package.items():
+                at = granted_at.get(package, 0)
+                for each in files:
+                    made, maker = _granted(known, each), job_of(each.locator)
+                    if maker not in outcomes:
+                        outcomes[maker] = self._outcomes(maker)
+                    if made is not None and made.position < at and outcomes[maker].get(made.file.name, 0) < at:
+                        found[each] = None
+        return list(found)
+
+    def _outcomes(self, job: str) -> dict[str, int]:
+        """The position of the last removal of each file of a job that was removed, or stays."""
+        found: dict[str, int] = {}
+        for event in self._events_of(job, _OUTCOMES):
+            data = _removed(event.data)
+            names = (*data.removed, *data.gone, *(kept.name for kept in data.kept))
+            found.update(dict.fromkeys(names, event.position))
+        return found
+
+    def _events_of(self, job: str, query: Query) -> Iterator[EventRow]:
+        row = self._journal.job(job)
+        after, more = 0, row is not None
+        while more and row is not None:
+            page = self._journal.find_events(query, after=after, limit=_EVENTS_AT_ONCE, job=row)
+            for each in page.items:
+                after = each.row.position
+                yield each.row
+            more = page.more
+            after = page.scanned_to if page.scanned_to is not None else after
 
     def unfinished_disposals(self, jobs: Iterable[str]) -> list[RemovalOrder]:
         """The disposals of some jobs that the book has no outcome of."""
@@ -366,6 +431,10 @@ class Disposals:
         ]
         if jobs:
             self._thread.submit(self._attempt, lambda: self._removals.unfinished_disposals(jobs))
+        released = released_until_now(engine)
+        if released:
+            self._any_released = True
+            self._thread.submit(self._carry_out, lambda: self._release(self._removals.unfinished_releases(released)))
 
     def _attempt(self, orders: Callable[[], Sequence[RemovalOrder]]) -> None:
         self._carry_out(lambda: self._removals.dispose(orders()))
@@ -389,6 +458,13 @@ class _Other(NamedTuple):
     folder: str
     uses: FileUses
     files_read: frozenset[tuple[int, int]]
+
+
+def _granted(known: JobFiles, released: ReleasedFile) -> GrantedFile | None:
+    try:
+        return known.granted(released.locator)
+    except NotInStore:
+        return None  # its job was purged since
 
 
 def _changed(file: OutputFile) -> KeptFile:

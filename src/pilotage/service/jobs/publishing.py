@@ -28,7 +28,7 @@ from pilotage.model.states import ADOPTED, ExitCodeGasw
 from pilotage.ports import InTheWay, JobTree, MadeWork, MeasuredRun, ResultsIndex, RunKind, StoreError
 from pilotage.service.errors import Unpublished
 from pilotage.service.jobs.active_jobs import ActiveJob, ActiveJobs
-from pilotage.service.jobs.dropped_files import ReleasedFile, RemovalOrder
+from pilotage.service.jobs.dropped_files import ReleasedFile, RemovalOrder, released_by
 from pilotage.service.process import ThreadYielding
 from pilotage.service.works.consumed import InputsInPlace
 from pilotage.service.works.manifests import Manifest, Manifests
@@ -232,6 +232,7 @@ class CommitHandler:
             if kind in _ENDS and one.event.job is not None:
                 touched[one.event.job] = None
         self._claim(taken_over)
+        self._note_released(engine, granted)
         self._grant(engine, granted, known=adopted)
         if self._disposed or self._released:
             self._remove()
@@ -483,6 +484,13 @@ class CommitHandler:
 
     def _on_disposed(self, engine: Engine, one: Checked) -> None:
         self._disposed.append(RemovalOrder(_ref(one), one.event.epoch, ""))
+
+    def _note_released(self, engine: Engine, granted: Sequence[AttemptRef]) -> None:
+        """Note the files in the trees of earlier jobs that granted packages release."""
+        for ref in granted:
+            state = engine.state.jobs.by_id.get(ref.job)
+            if state is not None and state.plan.releases is not None:
+                self._released.update(dict.fromkeys(released_by(state, ref.package)))
 
     def _on_retention(self, engine: Engine, one: Checked) -> None:
         assert isinstance(one.data, file_payloads.RetentionSet)

@@ -19,6 +19,7 @@ from pilotage.language.file_checks import scheme_fault
 from pilotage.language.file_plan import jobs_read
 from pilotage.language.named_files import wanted_column
 from pilotage.language.package_inputs import is_brought
+from pilotage.language.released_inputs import released_names
 from pilotage.language.stored_outputs import archives_beside
 from pilotage.language.text.locators import CONTENT, InstalledSchemes, scheme_of, shown_locator
 from pilotage.language.text.patterns import can_both_match
@@ -160,7 +161,9 @@ def _of_input(given: InputFile, made: Sequence[str]) -> Iterator[tuple[str, str]
     in_place = given.present and scheme_of(given.locator) == "file"
     if given.disposition in ("", "retain-indefinitely") or (is_brought(given) and not in_place):
         return
-    if given.disposition == "release" or given.locator:
+    if given.disposition == "release" and not given.locator:
+        return  # the lists tell which earlier job made it: see `others_files_refused`
+    if given.locator:
         yield (
             f"disposition `{given.disposition}` of the input {given.name!r}, which is not brought to a site,",
             "give it the locator that it has in the cache of the site: see `pilotage files list`",
@@ -205,12 +208,21 @@ def unreadable_contents(expansion: Expansion, *, owner: str, file: str, stores: 
 
 def others_files_refused(expansion: Expansion, *, owner: str, stores: KnownStores | None, file: str) -> list[Problem]:
     """Files of jobs that do not exist, or that the owner of the job may not read."""
-    found: list[Problem] = []
+    in_tree = released_names(expansion)
+    found = [
+        Problem(
+            file=file,
+            code="not-released",
+            message=f"the input {name!r} cannot be released: no earlier job that the document iterates over made it",
+            hint="iterate over {files: PATTERN, job: NAME}; pilotage never removes files that it did not make",
+        )
+        for name in in_tree.unknown[:_SHOWN_MAX]
+    ]
     find_job = stores.find_job if stores is not None else None
     if find_job is None:
         return found
-    read = jobs_read(expansion)
-    released = jobs_read(expansion, disposition="release") if read else set()
+    read = jobs_read(expansion) | in_tree.jobs
+    released = (jobs_read(expansion, disposition="release") if read else set()) | in_tree.jobs
     for job in sorted(read):
         row = find_job(job)
         if row is None or row.place == "purged":

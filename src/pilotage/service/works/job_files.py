@@ -36,11 +36,12 @@ _made = msgspec.json.Decoder(_Made).decode
 
 
 class GrantedFile(NamedTuple):
-    """A file that a package was granted, and the attempt that made it."""
+    """A file that a package was granted, the attempt that made it, and the position of its grant in the book."""
 
     file: OutputFile
     ref: AttemptRef
     epoch: int
+    position: int
 
 
 class _JobContents:
@@ -174,7 +175,7 @@ class JobFiles:
                         package = f"{event.stage}.{event.line}.{event.number}"
                         ref = AttemptRef(job, package, event.attempt)
                         for file in contents.staged.pop(attempt, ()):
-                            contents.granted[file.name] = GrantedFile(file, ref, event.epoch)
+                            contents.granted[file.name] = GrantedFile(file, ref, event.epoch, event.position)
                     elif (manifest := _made(event.data).manifest) is not None:
                         contents.staged[attempt] = manifest
                 more = page.more
