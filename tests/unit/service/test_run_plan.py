@@ -461,3 +461,18 @@ def test_of_very_many_packages_some_stand_for_all(here: Place, monkeypatch: pyte
     here.write(a_raw="a" * (2 * MIB), aa_raw="a" * (100 * MIB), b_raw="b" * (4 * MIB))
     found = [each.estimate and each.estimate.input_bytes for each in planned(here, STEPS).listed[:3]]
     assert found == [2 * MIB, 3 * MIB, 4 * MIB]
+
+
+def test_packages_that_may_start_early_are_named(here: Place) -> None:
+    text = """
+pilotage: 1
+job: growing
+stages:
+  - {name: write, run: ./reco, outputs: [lines.txt]}
+  - name: read
+    lines: [{early_start: true, packages: [{run: ./reco, inputs: [lines.txt], outputs: [count.txt]}]}]
+"""
+    (note,) = [each for each in planned(here, text).notes if "may start" in each]
+    assert note == "1 package may start while what makes the inputs still runs: 2.1.1"
+    waiting = planned(here, text.replace("early_start: true", "early_start: false"))
+    assert not [each for each in waiting.notes if "may start" in each]

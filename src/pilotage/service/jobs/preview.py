@@ -16,11 +16,13 @@ from pilotage.language import grow as grow_expansion
 from pilotage.language.expansion.blocks import Block
 from pilotage.language.expansion.software import find_software
 from pilotage.language.file_checks import files_summary
+from pilotage.language.text.names import plural
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.operations import Refused
 from pilotage.model.jobs.definition import Definition, Parameter
 from pilotage.model.jobs.estimates import PackageEstimate
+from pilotage.model.jobs.graph import EdgeKind
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import (
     PLANNED_MAX,
@@ -42,6 +44,7 @@ from pilotage.service.works.site_files import Contents, SiteFiles, contents_of
 
 FRESH = "everything runs again"
 LAST = "runs last, after what runs again"
+_EARLY_SHOWN_MAX = 5
 REMADE = "deleted on purpose, and needed again"
 
 
@@ -85,6 +88,7 @@ def plan(
         notes.append(f"{which} not run again: outputs that are missing were deleted on purpose")
     if would_run.any() or expansion.late:
         notes += _admitted(admission(job))
+        notes += _early_starts(job, would_run)
         notes += filter(None, [files_summary(expansion, job.files, running=would_run)])
     estimator = PackageEstimator(expansion, job, checked.origin, tree=tree, index=index, made=found.manifests)
     estimates = estimator.estimate(would_run)
@@ -120,6 +124,22 @@ def plan(
         unknown=int(unknown.sum()),
         notes=tuple(notes),
     )
+
+
+def _early_starts(job: JobPlan, would_run: NDArray[np.bool_]) -> Iterator[str]:
+    """Which packages may start while those that make their inputs still run, in a sentence."""
+    early: set[int] = set()
+    for segment in job.graph.segments:
+        if segment.common & EdgeKind.AWAITED:
+            continue
+        rows = segment.predecessors
+        consumers = np.repeat(np.arange(len(rows.indptr) - 1) + rows.first, np.diff(rows.indptr))
+        beside = (segment.kinds & EdgeKind.AWAITED == 0) & would_run[consumers] & would_run[rows.others]
+        early.update(consumers[beside].tolist())
+    if early:
+        shown = ", ".join(job.place(each).dotted for each in sorted(early)[:_EARLY_SHOWN_MAX])
+        more = ", …" if len(early) > _EARLY_SHOWN_MAX else ""
+        yield f"{plural(len(early), 'package')} may start while what makes the inputs still runs: {shown}{more}"
 
 
 def _described(definition: Definition) -> dict[str, str]:
