@@ -41,6 +41,7 @@ WORLDS_THAT_FOUND_BUGS: dict[str, str] = {
     "seed-250": "a late copy of an old message told a service that had just started that something had stopped",
     "seed-300": "a package that had failed as often as it may got a replica",
     "seed-1103": "the wish of a second job of the same owner to keep a file was not recorded",
+    "seed-1119": "packages waited for ever for space that files of packages took which could only run after them",
     "seed-1161": "a package with a silent attempt made room for another one at the limit of its owner",
     "seed-3697": "a lost reader whose input was made anew stayed counted in a queue that it had left",
 }

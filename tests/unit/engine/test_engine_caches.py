@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pilotage.engine.state.caches import FileState
-from pilotage.model.events import file_payloads
+from pilotage.model.events import file_payloads, payloads
 from pilotage.model.exchange.operations import (
     Accepted,
     AnySiteOperation,
@@ -27,7 +27,7 @@ from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetche
 from pilotage.model.jobs.file_plan import Wish
 from pilotage.service.messages import SiteOperationRequest
 from tests.kit.small_engine import JOB, Agent, Small, differences
-from tests.kit.small_plans import bag, chain, site, with_files
+from tests.kit.small_plans import bag, chain, plan, site, stage, with_files
 
 A, B, C = "s3://store/a", "s3://store/b", "s3://store/c"
 SHA, OTHER = "a" * 64, "b" * 64
@@ -270,6 +270,71 @@ def test_a_consumer_that_waits_for_its_producer_needs_its_files_already() -> Non
         assert small.take(RemoveFile) == []
         pilot.succeed("2.1.1")
         assert small.removed() == 1
+
+
+# --- space that never comes free --------------------------------------------------------------------------------------
+
+
+def crowded() -> Any:
+    """Two packages, and one that waits for both and needs a file of the first: 1.2.1 never fits beside that file."""
+    made = plan(stage(2), stage(1), edges=[("1.1.1", "2.1.1"), ("1.2.1", "2.1.1")])
+    return with_files(made, {"1.1.1": [A], "1.2.1": [B], "2.1.1": [A]}, sizes=SIZES)
+
+
+def test_a_package_is_held_if_only_packages_that_wait_for_it_could_free_its_space() -> None:
+    with Cached(site(cache_bytes=60)) as small:
+        small.submit(crowded())
+        assert small.fetched() == [A]
+        assert small.status("1.2.1") != "held"  # 1.1.1 has its files and may still end
+        small.run_all(turns=5)
+        assert small.standings() == {"done": ["1.1.1"], "held": ["1.2.1"], "blocked": ["2.1.1"]}
+        assert small.there() == [A]
+        [held] = [each for each in small.book if isinstance(each.data, payloads.Held)]
+        why = (
+            "no space can come free in the cache of a: its files take 40 of 60 bytes, and 40 are of files that other "
+            "packages need, which cannot start now: s3://store/a; raise cache_bytes of a, or kill one of the packages"
+        )
+        assert isinstance(held.data, payloads.Held)
+        assert held.data.message == f"its files cannot be had: {why}"
+        [first, *_] = small.explain("1.2.1").reasons
+        assert (first.code, first.subject, first.message) == ("waits-for-file", "a", why)
+        small.ask(Release(job=JOB, package="1.2.1"))
+        small.run_all(turns=3)
+        assert small.status("1.2.1") == "held"  # nothing has changed
+        small.ask(Kill(job=JOB, package="2.1.1"))
+        small.ask(Release(job=JOB, package="1.2.1"))
+        small.run_all(turns=5)
+        assert small.status("1.2.1") == "done"
+        assert causes(small) == ["space"]
+
+
+def test_no_package_is_held_for_space_while_another_site_may_have_it_or_a_package_runs_that_may_free_it() -> None:
+    with Cached(site(cache_bytes=60), site("b")) as small:
+        small.submit(crowded())
+        small.run_all(turns=3)
+        assert small.explain("1.2.1").reasons[0].message == "it is reserved for b"
+        assert small.there("b") == [B]
+        small.effects.clear()
+    with Cached(site(cache_bytes=60)) as small:
+        small.submit(crowded())
+        small.submit(with_files(bag(1), {"1.1.1": [A]}, sizes=SIZES), job="other")
+        small.fetched()
+        assert list(small.standings()) == ["reserved", "blocked"]
+        small.run_all(turns=8)
+        assert small.standings(job="other") == {"done": ["1.1.1"]}
+        assert small.status("1.2.1") == "held"
+
+
+def test_many_packages_without_space_hold_their_job() -> None:
+    with Cached(site(cores=1, cache_bytes=60), flood_packages=2) as small:
+        edges = [(f"1.{line}.1", "2.1.1") for line in range(1, 7)]
+        needs = {f"1.{line}.1": [f"s3://store/{line}"] for line in range(2, 7)}
+        sizes = {A: 40, **dict.fromkeys((each for [each] in needs.values()), 40)}
+        made = plan(stage(6), stage(1), edges=edges)
+        small.submit(with_files(made, {"1.1.1": [A], **needs, "2.1.1": [A]}, sizes=sizes))
+        small.run_all(turns=8)
+        held = [each.event.package for each in small.book if each.event.type == "Held"]
+        assert held == ["1.2.1", "1.3.1", None]
 
 
 # --- people ---------------------------------------------------------------------------------------------------------

@@ -9,21 +9,25 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.caches import CachedFile, Fault, FileState, SiteCache
 from pilotage.engine.state.jobs import JobState
 from pilotage.engine.state.sites import SiteState
-from pilotage.engine.transitions.file_needs import accepting_jobs, files_of
+from pilotage.engine.transitions.file_needs import accepting_jobs, files_of, is_needed
+from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.answers import Why
 from pilotage.model.events import payloads
 from pilotage.model.texts import clipped
 
 HELD_FOR_FILES = "its files cannot be had"
 """How the message of such a hold begins: a submission of the same document releases it."""
+NO_SPACE_LEFT = "no space can come free"
+"""How the message says that packages which cannot start before need what is in a cache: only a person can go on."""
 _LOOKED_AT_MAX = 1000  # files of one package
+_SHOWN_MAX = 3
 
 
 def hold_without_files(state: EngineState) -> None:
     """Hold the packages whose files cannot be had; of many packages that need one file, hold the job."""
     while state.files.to_hold:
         work, locator = state.files.to_hold.popitem()
-        job, site = work.job, work.bound
+        job, site, no_space = work.job, work.bound, ""
         if site is None or job.held:
             continue
         cache = state.files.at(site.name)
@@ -34,6 +38,7 @@ def hold_without_files(state: EngineState) -> None:
             message := _too_large(state, job, work.number, site)
             or _other_content(state, job, locator, cache)
             or _not_there(job, locator, cache)
+            or (no_space := why_no_space_comes(state, job, work.number))
         ):
             continue  # it is tried again
         if fault is not None:
@@ -41,6 +46,13 @@ def hold_without_files(state: EngineState) -> None:
             bound = state.settings.flood_packages
             if bound and count > bound:
                 message = f"{message}; {bound} packages are held for it: release them when it is there"
+                state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
+                continue
+        if no_space:
+            count = cache.crowded[job.id] = cache.crowded.get(job.id, 0) + 1
+            bound = state.settings.flood_packages
+            if bound and count > bound:
+                message = f"{HELD_FOR_FILES}: {message}; {bound} packages are held for it"
                 state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
                 continue
         state.files.again = True  # its room is free
@@ -64,6 +76,9 @@ def explain_lacks(state: EngineState, job: JobState, number: int) -> Iterator[Wh
         if too_large := _too_large(state, job, number, site):
             step = f"raise cache_bytes of {site.name}, then release it"
             yield Why(code="waits-for-file", message=too_large, subject=site.name, next_step=step)
+        elif state.placement.able(site, queue_of(state, job, number)) and (full := _no_space(state, job, number, site)):
+            step = f"raise cache_bytes of {site.name}, or kill one of the packages, then release it"
+            yield Why(code="waits-for-file", message=full, subject=site.name, next_step=step)
         cache = state.files.caches.get(site.name)
         if cache is None:
             continue
@@ -114,6 +129,57 @@ def _too_large(state: EngineState, job: JobState, number: int, site: SiteState) 
     if total_bytes <= limit:
         return ""
     return f"its files are larger than the cache of {site.name}: {total_bytes:,} bytes, and that holds {limit:,}"
+
+
+def why_no_space_comes(state: EngineState, job: JobState, number: int) -> str:
+    """Why a package can have its files at no site, if nothing that goes on can end a need; empty if it may have them later."""
+    if not _is_quiet(state):
+        return ""
+    queue = queue_of(state, job, number)
+    able = [site for site in state.sites.by_name.values() if not site.removed and state.placement.able(site, queue)]
+    found = [_too_large(state, job, number, site) or _no_space(state, job, number, site) for site in able]
+    return "; ".join(found) if all(found) else ""
+
+
+def _no_space(state: EngineState, job: JobState, number: int, site: SiteState) -> str:
+    """Why the cache of a site has no space for a package even without all that nobody needs; empty if it has."""
+    limit, cache = site.site.cache_bytes, state.files.caches.get(site.name)
+    if limit is None or cache is None:
+        return ""
+    files = files_of(job)
+    own = {files.locator(file): files.size_bytes(file) or 1 for file in files.of(number)}
+    there = {each.locator: each.size_bytes for each in cache.entries.values() if each.state != FileState.FAILED}
+    kept = [each for each in there if each not in own and is_needed(state, each)]
+    own_bytes = sum(there.get(locator, size_bytes) for locator, size_bytes in own.items())
+    kept_bytes = sum(there[each] for each in kept)
+    if own_bytes + kept_bytes <= limit:
+        return ""
+    kept.sort(key=lambda each: (-there[each], each))
+    more = f" and {len(kept) - _SHOWN_MAX} more" if len(kept) > _SHOWN_MAX else ""
+    return (
+        f"{NO_SPACE_LEFT} in the cache of {site.name}: its files take {own_bytes:,} of {limit:,} bytes, and "
+        f"{kept_bytes:,} are of files that other packages need, which cannot start now: "
+        f"{', '.join(kept[:_SHOWN_MAX])}{more}; raise cache_bytes of {site.name}, or kill one of the packages"
+    )
+
+
+def _is_quiet(state: EngineState) -> bool:
+    """Whether nothing goes on, at any site, after which a package could be over that needs files."""
+    for site in state.sites.by_name.values():
+        cache = state.files.caches.get(site.name)
+        if site.removed:
+            continue
+        if site.profile.live or (cache is not None and (cache.by_key or cache.admitted)):
+            return False
+        reserved = state.queues.at[site].reserved
+        if any(not queue.job.work[numbers[0]].lacks for queue, numbers in reserved.items()):
+            return False
+    now = state.clock.now
+    return not any(
+        work.attempts or work.delayed_until > now or (work.candidates and not work.refused)
+        for job in state.jobs.by_id.values()
+        for work in job.work.values()
+    )
 
 
 def _other_content(state: EngineState, job: JobState, locator: str, cache: SiteCache) -> str:

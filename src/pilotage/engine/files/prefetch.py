@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.eviction import make_space, remove
-from pilotage.engine.files.holding import hold_without_files
+from pilotage.engine.files.holding import hold_without_files, why_no_space_comes
 from pilotage.engine.files.keeping import order_wished, wish_again
 from pilotage.engine.state.caches import WISH_NAMES, CachedFile, FileState, SiteCache, covers, is_output, name_in_cache
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus
@@ -280,7 +280,10 @@ def _start_another(state: EngineState, site: SiteState, cache: SiteCache, limit:
 
 
 def _give_way(state: EngineState, site: SiteState, cache: SiteCache) -> None:
-    """The first package in line cannot have its files here: it goes to another site, if there is one, or waits for space."""
+    """The first package in line cannot have its files here: it goes to another site, if there is one, or waits for space.
+
+    It is held if no space can come free: what is needed is never removed, so nobody but a person can go on.
+    """
     work = next(iter(cache.line))
     queue = work.bound_as
     assert queue is not None
@@ -288,6 +291,8 @@ def _give_way(state: EngineState, site: SiteState, cache: SiteCache) -> None:
         state.placement.close(site, queue)
         move(state, work.job, work.number, PackageStatus.READY)
         state.files.again = True
+    elif why_no_space_comes(state, work.job, work.number):
+        state.files.to_hold[work] = ""
 
 
 def _has_all(cache: SiteCache, job: JobState, number: int) -> bool:

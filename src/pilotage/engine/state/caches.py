@@ -123,6 +123,7 @@ class SiteCache:
         "by_key",
         "claimed",
         "claimed_bytes",
+        "crowded",
         "entries",
         "faults",
         "gone",
@@ -165,6 +166,7 @@ class SiteCache:
         self.claimed: dict[str, int] = {}
         self.claimed_bytes = 0
         self.blocked_since: float | None = None  # since when the first package in line waits, in engine time
+        self.crowded: dict[str, int] = {}  # job → packages of it that were held since no space can come free
         self.idle: OrderedDict[str, None] = OrderedDict()  # files without a need: the longest first; checked when used
         # Left for the next decision.
         self.to_bring: dict[str, None] = {}  # those of the wished files that are neither there nor on their way

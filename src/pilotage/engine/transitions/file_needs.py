@@ -191,6 +191,7 @@ def forgive(state: EngineState, job: JobState) -> None:
     if job.files is None:
         return
     for cache in state.files.caches.values():
+        cache.crowded.pop(job.id, None)
         for locator, fault in cache.faults.items():
             if fault.given_up:
                 if locator in cache.wished:

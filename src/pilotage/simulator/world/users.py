@@ -12,8 +12,10 @@ from typing import Protocol
 import msgspec
 
 from pilotage.book.codec import Checked
+from pilotage.engine.files.holding import NO_SPACE_LEFT
 from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.file_payloads import FilesFetched
+from pilotage.model.events.payloads import Held
 from pilotage.model.exchange.exchange import Exchange
 from pilotage.model.exchange.operations import (
     Accepted,
@@ -126,6 +128,7 @@ class User:
         self._token = 0
         self._waiting: dict[int, _Waiting] = {}
         self._held: dict[tuple[str, str], int] = {}  # by job and package: the number of the hold
+        self._crowded: dict[tuple[str, str], None] = {}  # those held because no space can come free
         self._holds = 0
         self._dropped: dict[tuple[str, int, int], None] = {}
         self._ended: dict[str, str] = {}  # by job: the package that ended last
@@ -153,7 +156,7 @@ class User:
         """Events were written."""
         for checked in events:
             event = checked.event
-            self._remember(event)
+            self._remember(checked)
             if isinstance(checked.data, FilesFetched) and event.site is not None:
                 self._think_of_files(event.site, checked.data)
             if event.type == "Cleared" and self._injector.strikes("user_revives"):
@@ -177,6 +180,8 @@ class User:
             return
         if not isinstance(asked, FileOperation):
             self._answered.on_answered(asked, outcome, self._schedule.now)
+        if isinstance(asked, Kill) and waiting.hold and self._held.get((asked.job, asked.package)) == waiting.hold:
+            del self._held[asked.job, asked.package]
         if isinstance(outcome, Accepted):
             for kind in waiting.kinds if outcome.events else ():
                 self._injector.had_effect(kind)
@@ -193,13 +198,16 @@ class User:
         if sketch.hold:
             self._hold_until_released(sketch.job, "")
 
-    def _remember(self, event: Event) -> None:
+    def _remember(self, checked: Checked) -> None:
+        event = checked.event
         job = event.job or ""
         match event.type:
             case "JobRegistered":
                 self.registered[job] = None
                 self.refused.pop(job, None)
             case "Held":
+                if isinstance(checked.data, Held) and NO_SPACE_LEFT in checked.data.message:
+                    self._crowded[job, event.package or ""] = None
                 self._hold_until_released(job, event.package or "")
             case "Released":
                 self._held.pop((job, event.package or ""), None)
@@ -221,9 +229,11 @@ class User:
             self._schedule.after(seconds, self._release, job, package)
 
     def _release(self, job: str, package: str) -> None:
-        """Release a hold, and check later whether that was accepted."""
+        """Release a hold, and check later whether that was accepted; kill what can never have its files, as its hold says."""
         if (job, package) in self._held:
-            self._send(_Waiting(asked=Release(job=job, package=package), hold=self._held[job, package]))
+            crowded = (job, package) in self._crowded
+            asked = Kill(job=job, package=package) if crowded else Release(job=job, package=package)
+            self._send(_Waiting(asked=asked, hold=self._held[job, package]))
             self._schedule.after(self._habits.answer_seconds, self._release, job, package)
 
     def _interfere(self, kind: str, event: Event, *, at_once: bool) -> None:
