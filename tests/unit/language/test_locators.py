@@ -23,7 +23,7 @@ from pilotage.language.text.locators import (
 )
 from pilotage.language.text.templates import part_of_name
 from pilotage.model.locators import locator_below, parse_locator
-from tests.kit.jobs import OneJob, again, commands, expanded, only_fault, refused
+from tests.kit.jobs import OneJob, again, commands, expanded, loaded, only_fault, refused
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,6 @@ def test_any_number_of_outputs_are_stored_by_their_content() -> None:
 @pytest.mark.parametrize(
     "given, code",
     [
-        ("name: x, locator: 's3://b/x', acquisition: none", "bad-input"),
         ("name: 'x*', locator: 's3://b/x'", "bad-input"),
         ("name: x, sha256: '0123'", "bad-checksum"),
         (f"name: x, sha256: '{'a' * 64}'", "bad-input"),
@@ -214,9 +213,10 @@ def test_faulty_inputs_are_refused(given: str, code: str) -> None:
     assert code in {fault.code for fault in refused(stages)}
 
 
-def test_the_hint_to_none_is_to_let_it_be_brought() -> None:
-    fault = only_fault("stages:\n  - run: a\n    inputs: [{name: x, locator: 'sftp://h/x', acquisition: none}]\n")
-    assert "leave acquisition out" in fault.hint
+@pytest.mark.parametrize("locator", ["s3://b/x", "sftp://h/x", "/data/x"])
+def test_files_with_a_locator_may_have_to_be_there(locator: str) -> None:
+    text = f"stages:\n  - run: a\n    inputs: [{{name: x, locator: '{locator}', acquisition: none}}]\n"
+    assert loaded(text).report.errors == []
 
 
 @pytest.mark.parametrize("value", ["https://u:pw@h/x", "https://h/x?token=1", "data/x"])

@@ -253,8 +253,8 @@ def test_nothing_is_kept_and_faults_are_told_as_at_submission(here: Place) -> No
     position = here.journal.position()
     planned(here, CHAIN)
     assert here.journal.position() == position
-    with pytest.raises(DocumentError, match="prefetch"):
-        planned(here, CHAIN.replace('inputs: ["{raw}"]', 'inputs: [{name: "{raw}", acquisition: prefetch}]'))
+    with pytest.raises(DocumentError, match="role: service"):
+        planned(here, CHAIN.replace("cores: 2", "role: service"))
     here.write(all_root="mine")
     with pytest.raises(NotOurs, match=r"all\.root"):
         planned(here, CHAIN)
