@@ -19,7 +19,7 @@ from pilotage.model.jobs.definition import plain
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.jobs.submission import Captured, Submission
 from pilotage.ports import NotOurs
-from pilotage.service.jobs.refusals import KnownStores, refusals
+from pilotage.service.jobs.refusals import KnownStores, others_files_refused, refusals
 from pilotage.service.jobs.submission import Prepared, SubmissionError, expand_late_stage, prepare, recall
 from pilotage.service.works.capture import INPUT_BYTES_MAX, INPUTS_MAX, DiskFiles, capture
 from tests.kit.earlier_work import Place, place
@@ -177,7 +177,6 @@ SUBJOB = ("subjob: other.yaml", "subjob: other.yaml")
 REFUSED = [
     ("inputs: [{name: a, acquisition: none, locator: /far/a, disposition: deletable}]", "disposition `deletable` of"),
     ("inputs: [{name: a, disposition: deletable}]", "disposition `deletable` of the input 'a'"),
-    ("inputs: [{name: a, disposition: release}]", "disposition `release` of the input 'a'"),
     ("inputs: [{name: x, locator: 'lfn:/grid/x'}]", "no store has the locator 'lfn:/grid/x' of the input 'x'"),
     ("outputs: [{name: b, locator: 'sam://st/b'}]", "no store has the locator 'sam://st/b' of the output 'b'"),
     (
@@ -229,6 +228,14 @@ def test_a_field_that_cannot_be_honoured_is_refused_by_name(field: str, told: st
 )
 def test_what_a_folder_can_honour_is_taken(field: str) -> None:
     assert problems(f"run: go, {field}") == []
+
+
+def test_a_file_that_no_earlier_job_made_cannot_be_released() -> None:
+    text = "pilotage: 1\njob: j\nstages: [{run: go, inputs: [{name: a, disposition: release}]}]\n"
+    loaded = load(text.encode(), file="job.yaml", folder=MemoryFolder(["a"])).job()
+    [found] = others_files_refused(loaded.expansion, owner="ada", stores=None, file="job.yaml")
+    assert (found.code, found.file) == ("not-released", "job.yaml")
+    assert found.message.startswith("the input 'a' cannot be released")
 
 
 def test_a_scheme_that_is_nearly_one_of_a_store_is_told() -> None:
