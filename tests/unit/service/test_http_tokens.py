@@ -353,6 +353,7 @@ def test_nothing_changes_at_any_route_for_agents_with_a_token_that_is_not_meant_
         "POST /agent/site": ("", msgspec.json.encode(SiteAgentMessage(site="lyon", agent="a", sequence=1))),
         "POST /agent/events": ("", msgspec.json.encode({"events": [tagged]})),
         "GET /agent/content": (f"/{script}", None),
+        "POST /agent/contents": ("", msgspec.json.encode({"sha256": [script]})),
         "GET /agent/files": ("/j?name=in.txt", None),
         "GET /agent/transfers": ("/fetch.1.1", None),
         "GET /agent/cached": (f"/ab/{'ab' * 32}", None),
@@ -378,7 +379,7 @@ def test_nothing_changes_at_any_route_for_agents_with_a_token_that_is_not_meant_
             if whose in opens.get(route, ()):
                 continue
             # Files are read with the token of any pilot of the site that runs something which reads them.
-            may_read = method == "GET" and whose == "another pilot's"
+            may_read = (method == "GET" or route == "POST /agent/contents") and whose == "another pilot's"
             status = house.status(method, path + more, body, token=token)
             refused = status in (401, 403, 404) or (route == "POST /agent/events" and status in (200, 207, 422))
             assert refused or may_read, (route, whose, status)

@@ -49,7 +49,10 @@ def test_a_job_that_is_run_already_is_released_and_told_as_resumed(held: str) ->
             done.set_exception(OperationRefused(Refused(code="not-held", message="it is not held")))
         return done
 
-    runner = SimpleNamespace(_remake=lambda _job: 2, _driver=SimpleNamespace(operate=operate))
+    journal = SimpleNamespace(job=lambda _job: None)  # of a job without packages that are held for their files
+    runner = SimpleNamespace(
+        _remake=lambda _job: 2, _driver=SimpleNamespace(operate=operate, ask=None), _journal=journal
+    )
     prepared = SimpleNamespace(expansion=SimpleNamespace(wanted=5))
     answer = Runner._go_on(cast("Any", runner), "j1", cast("Any", prepared))
     assert (answer.job, answer.packages, answer.resumed, answer.remade) == ("j1", 5, True, 2)

@@ -65,9 +65,12 @@ def test_an_attempt_before_its_file_has_arrived_is_seen() -> None:
 def test_an_attempt_while_its_file_is_being_removed_is_seen() -> None:
     told = story()
     fetched(told, A)
+    fetched(told, B)
+    told.done(ONE, TWO)
     told.at_site("RemovalsOrdered", {"locator": A, "key": "r1", "cause": "space"})
+    told.say("Restarted", ONE, epoch=2, cause="by-hand")
     with broken("arrivals", "is being removed"):
-        told.created(ONE)
+        told.created(ONE, 2, epoch=2)
 
 
 def test_an_attempt_that_really_starts_without_its_file_is_seen_unless_that_was_lost() -> None:
@@ -153,9 +156,18 @@ def test_removing_what_a_live_attempt_needs_is_seen() -> None:
         told.at_site("RemovalsOrdered", {"locator": A, "key": "r1", "cause": "space"})
 
 
-def test_removing_for_space_what_only_a_waiting_package_needs_is_right() -> None:
+def test_removing_for_space_what_a_waiting_package_needs_is_seen() -> None:
     told = story()
     fetched(told, A)
+    with broken("needs", f"{JOB}/{ONE} still needs it"):
+        removed(told, A, "space")
+
+
+def test_removing_for_space_what_no_package_needs_is_right() -> None:
+    told = story()
+    fetched(told, A)
+    fetched(told, B)
+    told.done(ONE, TWO)
     removed(told, A, "space")
 
 
@@ -170,6 +182,8 @@ def test_removing_as_deletable_what_a_waiting_package_needs_is_seen() -> None:
 def test_removing_what_a_reserved_package_needs_is_seen() -> None:
     told = story()
     fetched(told, A)
+    fetched(told, B)
+    told.done(ONE, TWO)
     ordered = told.at_site("RemovalsOrdered", {"locator": A, "key": "r1", "cause": "space"})
     told.observer.files.on_decided([ordered], {(JOB, ONE): "nice"})
     with broken("needs", "is reserved there"):
@@ -243,7 +257,7 @@ def test_a_deletable_file_that_nobody_needs_does_not_stay() -> None:
     told.done(ONE)
     told.observer.files.check_finished()  # the other package needs it
     told.done(TWO)
-    with broken("leftovers", "nobody wants or needs it"):
+    with broken("leftovers", "nobody needs it, and nobody wants it"):
         told.observer.files.check_finished()
     removed(told, A, "deletable")
     told.observer.files.check_finished()
