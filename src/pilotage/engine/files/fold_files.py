@@ -149,16 +149,17 @@ def on_retention_set(state: EngineState, event: Event, data: file_payloads.Reten
 
 def _wish_for(state: EngineState, cache: SiteCache, said: Retention) -> None:
     """A wish, or its end, for a file that is not there."""
-    wished = cache.wished.get(said.locator) or WishedFile()
+    known = cache.wished.get(said.locator) or WishedFile()
+    wishes = known.wishes
     if said.released:
-        wished.wishes = state.files.shared({owner: wish for owner, wish in wished.wishes if owner != said.owner})
+        wishes = state.files.shared({owner: wish for owner, wish in wishes if owner != said.owner})
     if said.wish is not None:
-        wished.wishes = state.files.with_wish(wished.wishes, said.owner, WISH_NAMES.index(said.wish))
-        cache.wished[said.locator] = wished
+        wishes = state.files.with_wish(wishes, said.owner, WISH_NAMES.index(said.wish))
         cache.to_bring[said.locator] = None
-    if said.size_bytes is not None:
-        wished.size_bytes = said.size_bytes
-    if not wished.wishes:
+    if wishes:
+        size_bytes = said.size_bytes if said.size_bytes is not None else known.size_bytes
+        cache.wished[said.locator] = WishedFile(size_bytes=size_bytes, wishes=wishes)
+    else:
         cache.wished.pop(said.locator, None)
 
 

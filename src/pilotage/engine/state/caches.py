@@ -90,7 +90,7 @@ def name_in_cache(locator: str, key: str) -> str:
     return f"{digest[:2]}/{digest}"
 
 
-class WishedFile(msgspec.Struct, kw_only=True, eq=False):
+class WishedFile(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """An output of a job that is to be kept in the cache of a site, and is not there yet."""
 
     size_bytes: int = 0  # 0: unknown

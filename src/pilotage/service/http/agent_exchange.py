@@ -263,7 +263,7 @@ CONTENTS_MAX, CONTENTS_BYTES_MAX = 1000, 8 * 2**20
 """The most contents in one request of an agent, and the most bytes in its answer."""
 
 
-class _ContentsRequest(msgspec.Struct, frozen=True):
+class _ContentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     sha256: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")], ...], msgspec.Meta(max_length=CONTENTS_MAX)
     ]
