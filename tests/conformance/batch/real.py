@@ -32,6 +32,7 @@ class RealSlurm(System):
 
     def up(self) -> None:
         self.cluster.restart_controller()
+        _OVERRUN.pop(self.cluster, None)  # a controller that was killed may know another end of what had just ended
 
     def overrun(self) -> tuple[str, str]:
         # Slurm counts in minutes; an administrator may say when. It looks twice a minute: this is done early, once.
