@@ -213,7 +213,14 @@ def exit_code_for(reason: str, *, phase: str) -> ExitCodeGasw:
 
 
 AbortCause = Literal[
-    "waited-too-long", "quota", "credential-expired", "retries-exhausted", "upstream", "permanent-failure", "abort-on"
+    "waited-too-long",
+    "quota",
+    "credential-expired",
+    "retries-exhausted",
+    "upstream",
+    "permanent-failure",
+    "abort-on",
+    "activity-stopped",
 ]
 """Why a package or a job was given up."""
 
@@ -263,6 +270,17 @@ Reason = Literal[
 Action = Literal["again", "elsewhere", "later", "more-memory", "more-time", "give-up", "hold-job"]
 
 LossReason = Literal[
-    "unheard", "pilot-killed", "platform-failure", "preempted", "wall-time", "rescheduled", "dropped", "outrun"
+    "unheard",
+    "pilot-killed",
+    "platform-failure",
+    "preempted",
+    "wall-time",
+    "rescheduled",
+    "dropped",
+    "outrun",
+    "healed",
+    "regrouped",
 ]
-"""Why an attempt is given up: its pilot is silent, died while running it or is gone, a person asked for it, or another started."""
+"""Why an attempt is given up: its pilot is silent, died while running it or is gone, a person asked for it, another started,
+healing treated an incident, or its group was dissolved before it began.
+"""

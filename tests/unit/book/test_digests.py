@@ -189,6 +189,8 @@ def test_operators_are_told_by_reason(book: Notified, mailer: FakeMailer, reason
         ("rescheduled", []),
         ("dropped", []),
         ("outrun", []),
+        ("healed", []),
+        ("regrouped", []),
     ],
 )
 def test_an_attempt_that_was_lost_is_a_failure_unless_somebody_wanted_it_so(

@@ -2,7 +2,7 @@
 
 `payloads.json` holds every version of every payload there ever was, with an example. After a change that raised the
 version, `python tests/unit/book/test_payload_versions.py` adds the new one. A version that is there only ever gets fields with
-defaults, which its earlier example lacks.
+defaults, which its earlier example lacks, and further values of an enumeration.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def example_of(schema: dict[str, Any], parts: dict[str, Any]) -> Any:
         case "string":
             return TEXTS.get(schema.get("pattern", ""), "text")
         case kind:
-            return {"integer": 3, "number": 1.5, "boolean": True}[kind]
+            return {"integer": 3, "number": min(1.5, schema.get("maximum", 1.5)), "boolean": True}[kind]
 
 
 def snapshot() -> dict[str, dict[str, dict[str, Any]]]:
@@ -75,16 +75,28 @@ def completed(recorded: dict[str, dict[str, dict[str, Any]]]) -> dict[str, dict[
 
 
 def _is_wider(schema: dict[str, Any], than: dict[str, Any]) -> bool:
-    """Whether a schema is another one with more fields that may be left out."""
+    """Whether a schema is another one with more fields that may be left out, or with more values to choose from."""
     parts, others = schema["$defs"], than["$defs"]
     if schema == than or not parts.keys() >= others.keys():
         return False
     for name, other in others.items():
         part = parts[name]
         kept = {field: part["properties"].get(field) for field in other.get("properties", {})}
-        if kept != other.get("properties", {}) or part.get("required") != other.get("required"):
+        if not all(_takes_all(kept[field], taken) for field, taken in other.get("properties", {}).items()) or part.get(
+            "required"
+        ) != other.get("required"):
             return False
     return True
+
+
+def _takes_all(schema: dict[str, Any] | None, taken: dict[str, Any]) -> bool:
+    """Whether a field takes every value that it took before."""
+    if schema == taken:
+        return True
+    if schema is None or "enum" not in schema or "enum" not in taken:
+        return False
+    others = ({**each, "enum": None} for each in (schema, taken))
+    return next(others) == next(others) and set(schema["enum"]) >= set(taken["enum"])
 
 
 @pytest.mark.parametrize("name", sorted(EVENT_TYPES))

@@ -63,6 +63,8 @@ LOSS_ROUTES: Mapping[LossReason, tuple[Audience, ...]] = {
     "rescheduled": (),
     "dropped": (),
     "outrun": (),
+    "healed": (),
+    "regrouped": (),
 }
 """The audiences of a lost attempt; none if it was cancelled or another attempt was faster."""
 

@@ -396,7 +396,9 @@ INPUT_REASONS: frozenset[Reason] = frozenset({"missing-input", "input-checksum"}
 """Reason of an attempt without its inputs: it is retried as soon as a package has made them again."""
 
 OUTRUN: LossReason = "outrun"
-_NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN)
+HEALED: LossReason = "healed"
+REGROUPED: LossReason = "regrouped"
+_NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN, HEALED, REGROUPED)
 _MESSAGE_MAX = 1000  # characters of an exit message kept for each failure
 _PLATFORM: Reason = "platform-failure"
 _UNASKED: Reason = "preempted"

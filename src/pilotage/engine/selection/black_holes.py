@@ -33,6 +33,8 @@ CAUSES: Mapping[Reason | LossReason, Cause] = {
     "rescheduled": "neutral",
     "dropped": "neutral",
     "outrun": "neutral",  # its queue time is scored separately
+    "healed": "neutral",  # another attempt of its package was ahead
+    "regrouped": "neutral",  # it had not begun
     "wall-time": "neutral",  # it asked for too little, or its pilot had too little left: no fault of the site
     "missing-input": "neutral",  # it would be missing everywhere
     "input-checksum": "neutral",

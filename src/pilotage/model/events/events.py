@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from pilotage.model.events import file_payloads, payloads
+from pilotage.model.events import file_payloads, healing_payloads, payloads
 from pilotage.model.events.payloads import Payload
 from pilotage.model.jobs.layout import PackageId
 
@@ -132,6 +132,12 @@ EVENT_TYPES: dict[str, EventType] = {
         _type(payloads.Noted, "job", "package", "attempt", "pilot", "site", "service"),
         _type(payloads.ForecastMade, "job", sources=ENGINE),
         _type(payloads.ForecastScored, "job", sources=ENGINE),
+        _type(healing_payloads.HealingDecided, "job", sources=ENGINE),
+        _type(healing_payloads.HealingLearned, "job", sources=ENGINE),
+        _type(healing_payloads.IncidentsLearned, "service", sources=ENGINE),
+        _type(healing_payloads.ActivityStopped, "job", sources=ENGINE),
+        _type(healing_payloads.ActivityReopened, "job", sources=ENGINE),
+        _type(healing_payloads.ActivityGrouped, "job", sources=ENGINE),
         _type(payloads.PackageRegistered, "package"),
         _type(file_payloads.InputsRemade, "package", sources=ENGINE),
         _type(payloads.Bound, "package", sources=ENGINE),

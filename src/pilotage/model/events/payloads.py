@@ -337,7 +337,8 @@ class ReplicaWanted(Payload, frozen=True, kw_only=True):
     """Total of further attempts requested in this epoch, each to run once beside a running one."""
 
     replicas: Annotated[int, Meta(ge=0, le=REPLICAS_MAX)]
-    cause: Literal["by-hand", "queue"] = "by-hand"
+    cause: Literal["by-hand", "queue", "healing"] = "by-hand"
+    decision: Count = 0  # of healing, if it follows from one: the number of its event
 
 
 class AttemptCreated(Payload, frozen=True, kw_only=True):
@@ -383,6 +384,7 @@ class AttemptLost(Payload, frozen=True, kw_only=True):
 
     reason: LossReason = "platform-failure"
     message: Text = ""
+    decision: Count = 0  # of healing, if it follows from one
 
 
 class PhaseEntered(Payload, frozen=True, kw_only=True):

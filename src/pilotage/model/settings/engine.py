@@ -200,6 +200,29 @@ Provisioning = Literal["forecast", "all"]
 """How many pilots are requested: as few as finish the work nearly as early, or all that the work could use."""
 
 
+Healing = Literal["predictive", "paper", "off"]
+"""When a package gets a second attempt beside a running one: if that is expected to end sooner, as in VIP's paper, or never."""
+
+
+class HealingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How incidents are found and treated: see [healing](../explanation/healing.md)."""
+
+    cycle_seconds: Annotated[Above, _doc("Incidents are looked for after this time, also without an event.")] = 60.0
+    threshold: Annotated[
+        Annotated[float, Meta(ge=0.5, lt=1)],
+        _doc("A package is late when its performance coefficient is above this: 2/3 is twice the median."),
+    ] = 2 / 3
+    finished_min: Annotated[
+        Positive, _doc("Packages of an activity that must have finished before their median times are trusted.")
+    ] = 5
+    waste_max: Annotated[
+        Share, _doc("Largest share of slot time for attempts that healing made or aborted and that were not granted.")
+    ] = 0.2
+    failing_attempts_max: Annotated[
+        Positive, _doc("Equal failures of the packages of an activity without a success after which it is stopped.")
+    ] = 20
+
+
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The time limits and thresholds of the engine."""
 
@@ -225,9 +248,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     fetch_attempts_max: int = 5  # failed fetches of one file to one site that hold the packages that wait for it
     fetch_delay_seconds: float = 30.0  # before the next fetch of a file, doubled for each further failure
     fetch_delay_seconds_max: float = 1800.0
+    healing: Healing = "predictive"
     flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
     restart: RestartSettings = RestartSettings()
     selection: SelectionSettings = SelectionSettings()
+    incidents: HealingSettings = HealingSettings()
     seed: int = 0  # of the site selection: equal seeds and events give equal choices
 
     @property

@@ -108,7 +108,7 @@ _COUNTS_LIVE = {
     "retrying": "state in (SUBMITTED, WAITING, READY) and attempts>0",
     "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
 }
-_NOBODYS_FAULT = ("preempted", "rescheduled", "dropped", "outrun")
+_NOBODYS_FAULT = ("preempted", "rescheduled", "dropped", "outrun", "healed", "regrouped")
 _STOPPED = ("wall-time", "out-of-memory", "looping")
 _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 

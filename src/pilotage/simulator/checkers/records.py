@@ -43,7 +43,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     attempts_max: int = 5  # counted failures of an epoch, unless a template sets another number
     uncounted: tuple[str, ...] = (
         "credential-expired", "disk-full", "dropped", "input-checksum", "missing-input", "pilot-killed", "platform-failure", "preempted",
-        "outrun", "rescheduled", "unheard",
+        "healed", "outrun", "regrouped", "rescheduled", "unheard",
     )  # fmt: skip
     # Fewer failures than this of one reason alone exhaust no budget.
     failures_min: Mapping[str, int] = msgspec.field(default_factory=lambda: {"application-error": 3})

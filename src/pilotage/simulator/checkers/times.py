@@ -17,7 +17,7 @@ from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Reco
 WAITING = "waiting"
 _REMEMBERED = 200  # exchanges of a pilot: more than can arrive while a decision waits to be written
 _ROUNDING_SECONDS = 0.01
-_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun")  # losses without a part of the pilot
+_KNOWN_BY_THEMSELVES = ("rescheduled", "dropped", "outrun", "healed", "regrouped")  # losses without a part of the pilot
 
 
 class _PilotHistory:
