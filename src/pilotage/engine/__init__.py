@@ -8,6 +8,7 @@ __all__ = [
     "explain",
     "files",
     "forecasts",
+    "healing",
     "inbound",
     "package_times",
     "past_pilots",

@@ -26,6 +26,7 @@ from pilotage.engine.decisions.completion import (
 )
 from pilotage.engine.decisions.due_timers import run_due_timers, watch_waiting
 from pilotage.engine.decisions.forecasts import forecast_jobs
+from pilotage.engine.decisions.healing import heal_jobs
 from pilotage.engine.decisions.job_lifecycle import (
     apply_job_endings,
     cancel_failing_jobs,
@@ -142,6 +143,7 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     apply_site_changes,
     hold_without_files,
     remove_unneeded,
+    heal_jobs,
     bind,
     submit_prefetched,
     pull,

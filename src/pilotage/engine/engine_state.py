@@ -11,6 +11,7 @@ from typing import Protocol
 from pilotage.engine.decision_log import DecisionLog, Folds
 from pilotage.engine.fairness import Fairness
 from pilotage.engine.forecasts import Forecasts
+from pilotage.engine.healing.healing import Healing
 from pilotage.engine.placement import Placement
 from pilotage.engine.selection import Selection
 from pilotage.engine.selection.filters import described
@@ -95,6 +96,7 @@ class EngineState:
         "fairness",
         "files",
         "forecasts",
+        "healing",
         "jobs",
         "latencies",
         "lease_seconds",
@@ -152,6 +154,7 @@ class EngineState:
             placement=self.placement,
             latencies=self.latencies,
         )
+        self.healing = Healing(settings, clock=self.clock, jobs=self.jobs)
 
     def add_site(self, site: Site) -> SiteState:
         """Add a site; sites are tried in the order in which they were added."""

@@ -45,7 +45,7 @@ from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
-from pilotage.engine.state.sites import PilotRequest, PilotState
+from pilotage.engine.state.sites import AttemptState, PilotRequest, PilotState
 from pilotage.engine.transitions.file_needs import add_job
 from pilotage.engine.transitions.forecast_timers import schedule_forecast
 from pilotage.engine.transitions.occupancy import add_abandoned, expect_report, take_slot
@@ -481,6 +481,13 @@ def _restore_candidate(work: ActivePackage, number: int, known: AttemptFacts) ->
         work.refused = f"{known.failed_copies} copies of its outputs could not be stored"
 
 
+def _resume_phase(state: EngineState, attempt: AttemptState, phase: str, began_at: float) -> None:
+    resume_phase(state, attempt, phase)
+    attempt.applying = phase == "application"
+    if state.healing.enabled:
+        state.healing.phase_entered(attempt, phase, began_at)
+
+
 def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, number: int, known: AttemptFacts) -> None:
     if known.exit_code == ExitCodeGasw.SUCCESS or known.staged_at is not None:
         _restore_candidate(work, number, known)
@@ -519,8 +526,7 @@ def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, num
         # Its job was imported from another book: its pilot will never contact this service.
         state.pending.lost_pilots.setdefault(attempt.pilot, (UNHEARD, [], 0))[1].append(attempt)
     if known.phase is not None and attempt.leased:
-        resume_phase(state, attempt, known.phase)
-        attempt.applying = known.phase == "application"
+        _resume_phase(state, attempt, known.phase, known.phase_at or attempt.began_at)
     if attempt.suspect and attempt.pilot in state.pilots.by_name:
         state.pilots.by_name[attempt.pilot].suspect = True
     if attempt.leased or site in state.sites.unmanaged:

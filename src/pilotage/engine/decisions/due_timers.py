@@ -133,6 +133,12 @@ def _forecast(state: EngineState, name: str) -> None:
         state.pending.to_forecast[job] = None
 
 
+def _heal(state: EngineState, name: str) -> None:
+    job, health = state.jobs.by_id.get(name), state.healing.known(name)
+    if job is not None and health is not None and health.cycle_at <= state.clock.now:
+        state.pending.to_heal[job] = None
+
+
 _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.LEASE: lambda state, name, _: check_lease(state, name),
     Due.RESTART: _restart,
@@ -148,5 +154,6 @@ _DUE: dict[int, Callable[[EngineState, str, int], None]] = {
     Due.PROBE: lambda state, name, _: end_probe(state, name),
     Due.FORECAST: lambda state, name, _: _forecast(state, name),
     Due.FETCH: lambda state, name, _: retry_fetches(state, name),
+    Due.HEALING: lambda state, name, _: _heal(state, name),
     Due.QUEUED: lambda state, name, _: _check_queue(state, name),
 }

@@ -222,9 +222,11 @@ def retire_job(state: EngineState, job: JobState) -> None:
     state.jobs.retirable.pop(job, None)
     state.pending.to_forecast.pop(job, None)
     state.pending.to_score.pop(job, None)
+    state.pending.to_heal.pop(job, None)
     state.files.jobs.pop(job, None)
     state.fairness.forget(job)
     state.forecasts.forget(job)
+    state.healing.forget(job.id)
     state.jobs.plans.pop(job.id, None)
     del state.jobs.by_id[job.id]
     state.jobs.retired[job.id] = None

@@ -68,13 +68,15 @@ def end_lost_pilots(state: EngineState) -> None:
         state.pilots.loss_excused = False
 
 
-def mark_lost(state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str) -> None:
-    """Record that an attempt is lost."""
+def mark_lost(
+    state: EngineState, attempt: AttemptState, *, reason: LossReason, message: str, decision: int = 0
+) -> None:
+    """Record that an attempt is lost; `decision` is that of healing, if it follows from one."""
     job = state.jobs.by_id[attempt.ref.job]
     work = job.work.get(attempt.number)
     if work is None or work.attempts.get(attempt.ref.attempt) is not attempt:
         return
     if attempt.lost:
         return
-    lost = payloads.AttemptLost(reason=reason, message=message)
+    lost = payloads.AttemptLost(reason=reason, message=message, decision=decision)
     state.log.write(lost, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)

@@ -59,6 +59,8 @@ def on_outputs_stored(
     if work is None or event.epoch != job.epoch_of(number) or event.attempt not in work.candidates:
         return
     work.storing = 0
+    if state.healing.enabled:
+        state.healing.copied(job, data)
     if data.failed:
         work.refused = why_not_stored(data)
     else:

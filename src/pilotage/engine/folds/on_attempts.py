@@ -12,7 +12,7 @@ import msgspec
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_packages import forget_epoch
-from pilotage.engine.retry.policy import failure_of
+from pilotage.engine.retry.policy import NOBODYS_FAULT, failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import SERVED_MAX, learn, learn_failure, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, Ties, template_of
@@ -73,6 +73,7 @@ def on_attempt_created(
         work.early = None
     if data.replica:
         work.replicated += 1
+        attempt.raced = work.heals
     if room is not None and room[0] is site and room[1] == attempt.shape and not state.queues.at[site].waiting:
         hold(state, attempt)  # it uses the room of its reservation: the room left is unchanged
     else:
@@ -213,6 +214,8 @@ def on_attempt_started(
     attempt.leased = True
     attempt.pilot = data.pilot or ""
     attempt.began_at = event.time
+    if attempt.counted and state.healing.enabled:
+        state.healing.began(attempt)
     if attempt.counted:
         queued = max(0.0, event.time - attempt.created_at)
         state.selection.began_at(attempt.site.profile, event.time, queued)
@@ -263,6 +266,8 @@ def on_attempt_lost(state: EngineState, job: JobState, number: int, event: Event
     attempt.lost_reason = data.reason
     if attempt.counted:
         learn_failure(job, attempt, state.clock.wall_time)
+        if state.healing.enabled and attempt.leased and data.reason not in NOBODYS_FAULT:
+            state.healing.failed(attempt)
     release_attempt(state, attempt)
     count_busy(state, job, number)
     state.pending.to_judge[job, number] = None
@@ -274,6 +279,8 @@ def on_phase_entered(state: EngineState, job: JobState, number: int, event: Even
     if found is not None and found[1].counted and found[1].leased:
         enter_phase(state, found[1], data.phase)
         found[1].applying = data.phase == "application"
+        if state.healing.enabled:
+            state.healing.phase_entered(found[1], data.phase, event.time)
 
 
 def on_outputs_staged(
@@ -359,8 +366,14 @@ def on_attempt_finished(
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
         if not attempt.lost:
-            learn_failure(job, attempt, state.clock.wall_time)
+            _learn_failure(state, job, attempt)
     state.pending.to_judge[job, number] = None
+
+
+def _learn_failure(state: EngineState, job: JobState, attempt: AttemptState) -> None:
+    learn_failure(job, attempt, state.clock.wall_time)
+    if state.healing.enabled:
+        state.healing.failed(attempt)
 
 
 def _learn_times(
@@ -372,6 +385,8 @@ def _learn_times(
 ) -> None:
     """Learn from the phases of a success; `speaker` is the pilot that ran it, if it is still known."""
     learn(job, attempt, phases, state.clock.wall_time)
+    if phases and state.healing.enabled:
+        state.healing.finished(attempt, phases)
     if speaker is not None and phases and speaker.served < SERVED_MAX:
         learn_start(job, speaker, attempt, phases)
     if len(phases) != 1 or phases[0].phase != "application":
@@ -394,6 +409,8 @@ def on_commit_granted(
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.status[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0
+    if state.healing.enabled and (work := job.work.get(number)) is not None and work.failures:
+        state.healing.cured(job, number, len(work.failures))
     finish(state, job, number)
     forget_epoch(state, job, number)
     satisfy(state, job, number)

@@ -88,7 +88,7 @@ def forget_epoch(state: EngineState, job: JobState, number: int) -> None:
     work.verdict = work.queue = None
     work.delayed_until = 0.0
     work.replicas = work.replicated = 0
-    work.races = False
+    work.races = work.heals = False
     work.storing = work.stored = 0
     job.forget_idle(number)
 
@@ -185,4 +185,8 @@ def on_replica_wanted(
         work = job.work_of(number)
         work.replicas = data.replicas
         work.races |= data.cause == "queue"
+        if data.cause == "healing":
+            work.heals = True
+            for attempt in work.attempts.values():
+                attempt.raced = True
         reconsider(state, job, number)

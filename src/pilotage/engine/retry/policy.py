@@ -398,7 +398,7 @@ INPUT_REASONS: frozenset[Reason] = frozenset({"missing-input", "input-checksum"}
 OUTRUN: LossReason = "outrun"
 HEALED: LossReason = "healed"
 REGROUPED: LossReason = "regrouped"
-_NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN, HEALED, REGROUPED)
+NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN, HEALED, REGROUPED)
 _MESSAGE_MAX = 1000  # characters of an exit message kept for each failure
 _PLATFORM: Reason = "platform-failure"
 _UNASKED: Reason = "preempted"
@@ -449,7 +449,7 @@ def failure_of(
         reason: str = end.reason or "application-error"
     elif end is not None and lost_reason is None:
         reason = _UNASKED
-    elif lost_reason in _NOBODYS_FAULT:
+    elif lost_reason in NOBODYS_FAULT:
         return None
     else:
         lost = lost_reason or UNHEARD

@@ -27,6 +27,7 @@ class Due:
     LATENCIES = 15  # the latencies of a site are to be recorded
     FORECAST = 16  # the end of a job is to be forecast
     FETCH = 17  # files that could not be brought to a site are tried again
+    HEALING = 18  # the incidents of a job are to be looked for
 
 
 class Timers:

@@ -94,6 +94,7 @@ class ActivePackage(msgspec.Struct, eq=False):
     storing: int = 0  # the candidate whose outputs are being copied to stores
     stored: int = 0  # the candidate whose outputs are all there
     made_at: Mapping[int, str] = _NOWHERE  # candidates whose outputs may be kept there → the site where they ran
+    heals: bool = False  # some of the further attempts were requested by healing
 
     def add(self, number: int, attempt: AttemptState) -> None:
         """Add an active attempt."""

@@ -23,6 +23,7 @@ class Pending:
         "to_commit",
         "to_expand",
         "to_forecast",
+        "to_heal",
         "to_judge",
         "to_revive",
         "to_score",
@@ -44,6 +45,7 @@ class Pending:
         self.reported_ends: dict[str, str] = {}  # pilots that reported their own end → the reason
         self.site_changes: list[Change] = []
         self.to_forecast: dict[JobState, None] = {}  # jobs whose forecast is due
+        self.to_heal: dict[JobState, None] = {}  # jobs whose incidents are to be looked for
         self.to_score: dict[JobState, None] = {}  # jobs with a forecast that may be over
         self.arrived_probes: dict[str, float] = {}  # probe pilots that started → seconds they queued
 

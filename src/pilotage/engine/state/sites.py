@@ -53,6 +53,9 @@ class AttemptState(msgspec.Struct, eq=False):
     operation: Operation | None = None  # the scored operation of its current long phase
     operations_scored: int = 0  # of its long phases, so far
     queued_at: float = 0.0  # in bound mode, when the batch system had accepted it
+    phase: int = -1  # the number of the latest long phase that it told of; -1: none yet
+    phase_at: float = 0.0  # when that began
+    raced: bool = False  # healing made it, or made another attempt beside it
 
     @property
     def trusted(self) -> bool:

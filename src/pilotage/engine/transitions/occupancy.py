@@ -57,6 +57,8 @@ def _silence(state: EngineState, attempt: AttemptState) -> str:
 def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str = "") -> None:
     """Free the room of an attempt at its site and pilot, and record its end; repeating it does no harm."""
     site = attempt.site
+    if attempt.counted and attempt.leased and state.healing.enabled:
+        state.healing.left(attempt, succeeded=cause == "success")
     if not attempt.counted:
         if cause == "success":
             state.pending.site_changes += state.selection.succeeded_late(site.name, at=state.clock.wall_time)
@@ -114,6 +116,8 @@ def hold(state: EngineState, attempt: AttemptState) -> None:
         selection.created_at(profile, attempt.created_at, activity)
         if attempt.leased:
             selection.began_at(profile, attempt.began_at)
+    if attempt.leased and state.healing.enabled:
+        state.healing.began(attempt)
     pilot = state.pilots.by_name.get(attempt.pilot)
     if pilot is not None:
         pilot.take(attempt)

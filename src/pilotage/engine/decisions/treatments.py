@@ -1,0 +1,200 @@
+"""Treatments of incidents: planned first, so that the decision names them, and carried out after it is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+
+from pilotage.engine.decisions.attempts import replicas_max
+from pilotage.engine.decisions.lost_pilots import mark_lost
+from pilotage.engine.engine_state import EngineState
+from pilotage.engine.healing.job_health import ActivityHealth, JobHealth
+from pilotage.engine.healing.replication import LatePackage, Surroundings, Treatment
+from pilotage.engine.placement import is_bound
+from pilotage.engine.retry.policy import HEALED
+from pilotage.engine.state.job_queries import is_spent, live_attempts
+from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
+from pilotage.engine.state.sites import SiteState
+from pilotage.engine.transitions.early_start import is_read_early
+from pilotage.engine.transitions.queue_classes import queue_of
+from pilotage.forecast.latency import LatencyDistribution
+from pilotage.model.events import payloads
+from pilotage.model.events.healing_payloads import Treated
+from pilotage.model.texts import REPLICAS_MAX
+
+_SITES_MAX = 64  # that are compared for a copy
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to be done, as the decision records it, and how it is done; it is given the number of the decision."""
+
+    treated: Treated
+    carry_out: Callable[[EngineState, int], None]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done about an incident, and why not more."""
+
+    actions: tuple[Action, ...] = ()
+    message: str = ""
+
+
+# --- replication ----------------------------------------------------------------------------------------------------
+
+
+def surroundings_of(state: EngineState, job: JobState, activity: ActivityHealth) -> Surroundings:
+    """What one more attempt of an activity would meet."""
+    waiting = sum(job.counts[status] for status in (PackageStatus.READY, PackageStatus.RESERVED, PackageStatus.DELAYED))
+    seconds = activity.times.whole.mean
+    rest = waiting * seconds / max(1, activity.running)
+    queue = next((each for each in job.classes.values() if _is_of(each, activity)), None)
+    sites = state.placement.possible_sites(queue)[:_SITES_MAX] if queue is not None else []
+    latencies = [
+        _latency(state, site, queue, seconds)
+        for site in sites
+        if queue is not None and site.known and not site.asleep and not site.removed
+    ]
+    return Surroundings(latency_seconds=min(latencies, default=0.0), rest_seconds=rest)
+
+
+def _is_of(queue: QueueClass, activity: ActivityHealth) -> bool:
+    return queue.job.plan.templates[queue.kind].activity == activity.name
+
+
+def _latency(state: EngineState, site: SiteState, queue: QueueClass, seconds: float) -> float:
+    """How long a copy waits at a site until it starts."""
+    slots = site.slots.get(queue.shape, 0)
+    if not is_bound(site, queue) and slots:
+        free = slots - site.used.get(queue.shape, 0)
+        return 0.0 if free > 0 else seconds / slots  # it goes first: it gets the next slot that is free
+    known = state.latencies.known(site, now=state.clock.wall_time)
+    return _median_seconds(known.latency) if known is not None else 0.0
+
+
+def _median_seconds(latency: LatencyDistribution) -> float:
+    """The median latency of those that start."""
+    started = latency.started
+    at = int(np.searchsorted(started.values, 0.5 * started.last_value))
+    return float(started.times_seconds[min(at, len(started.times_seconds) - 1)])
+
+
+def replicate_late(
+    state: EngineState, health: JobHealth, activity: ActivityHealth, packages: Iterable[LatePackage]
+) -> Done:
+    """Add copies of late packages, and abort attempts that another one has left behind, within the budget of waste."""
+    job, healing = health.job, state.healing
+    surroundings = surroundings_of(state, job, activity)
+    late = list(packages)
+    planned = healing.policy.treatments(activity.times, late, surroundings)
+    treated = {each.number for each in planned}
+    for package in late:
+        if package.number not in treated:
+            _look_again(state, job, activity, package.number)
+    _forget_commitments(health)
+    budget = _budget_left(state, health)
+    actions: list[Action] = []
+    refused: dict[str, int] = {}
+    for each in planned:
+        actions += [_abort(job, each, attempt) for attempt in each.abort]
+        if not each.replicate:
+            continue
+        work = job.work[each.number]
+        cost = _cost(state, activity, work, surroundings)
+        why = why_no_replica(state, job, work)
+        if not why and cost > budget:
+            why = f"the budget of waste is used up ({100 * health.waste(state.clock.wall_time):.0f} % so far)"
+        if why:
+            refused[why] = refused.get(why, 0) + 1
+            continue
+        budget -= cost
+        actions.append(_replicate(health, each, cost))
+    message = "; ".join(f"{count} not replicated: {why}" for why, count in sorted(refused.items()))
+    return Done(actions=tuple(actions), message=message)
+
+
+def _look_again(state: EngineState, job: JobState, activity: ActivityHealth, number: int) -> None:
+    work = job.work.get(number)
+    for attempt in work.attempts.values() if work is not None else ():
+        if attempt in activity.late:
+            activity.not_late(attempt, state.healing.policy)
+
+
+def _cost(state: EngineState, activity: ActivityHealth, work: ActivePackage, surroundings: Surroundings) -> float:
+    """The slot time that is wasted if a copy is made: that of whichever loses, the copy or what runs now."""
+    now = state.clock.wall_time
+    spent = min((now - each.began_at for each in work.attempts.values() if each.leased), default=0.0)
+    copy_seconds = activity.times.whole.median
+    return max(copy_seconds, spent + surroundings.latency_seconds + copy_seconds)
+
+
+def _budget_left(state: EngineState, health: JobHealth) -> float:
+    """The slot time that healing may still waste; what is committed counts as wasted."""
+    total = health.all_slot_seconds(state.clock.wall_time)
+    return state.healing.settings.waste_max * total - health.healing_seconds - math.fsum(health.committed.values())
+
+
+def _forget_commitments(health: JobHealth) -> None:
+    """What was wasted on packages without a copy of healing that runs or waits is counted already."""
+    job = health.job
+    for number in list(health.committed):
+        work = job.work.get(number)
+        live = work is not None and (
+            work.replicas > work.replicated or any(each.raced and each.counted for each in work.attempts.values())
+        )
+        if not live:
+            del health.committed[number]
+
+
+def why_no_replica(state: EngineState, job: JobState, work: ActivePackage) -> str:
+    """Why a package may not have one more attempt; empty if it may."""
+    number = work.number
+    if work.held or work.dropped or not job.open:
+        return "held"
+    if template_of(job, number).side_effects:
+        return "it has side effects and never runs twice at once"
+    if work.ties or is_read_early(job, number) is not None:
+        return "another package reads its outputs while they grow"
+    if is_spent(work):
+        return "its failures allow no further attempt"
+    most = replicas_max(state, job, number)
+    if live_attempts(work) >= most or work.replicas >= REPLICAS_MAX:
+        return f"{live_attempts(work)} attempts are live, and the limit is {most}"
+    queue = queue_of(state, job, number)
+    if not any(site.known and not site.asleep for site in state.placement.possible_sites(queue)):
+        return "no site can run it now"
+    return ""
+
+
+def _replicate(health: JobHealth, treatment: Treatment, cost: float) -> Action:
+    job, number = health.job, treatment.number
+
+    def carry_out(state: EngineState, decision: int) -> None:
+        work = job.work.get(number)
+        if work is None or why_no_replica(state, job, work):
+            return
+        health.committed[number] = cost
+        wanted = payloads.ReplicaWanted(replicas=work.replicas + 1, cause="healing", decision=decision)
+        state.log.write(wanted, job=job, number=number, epoch=job.epoch_of(number))
+
+    treated = Treated(treatment="replicate", package=job.dotted(number), message=treatment.why)
+    return Action(treated=treated, carry_out=carry_out)
+
+
+def _abort(job: JobState, treatment: Treatment, number: int) -> Action:
+    attempt = job.work[treatment.number].attempts[number]
+    message = "another attempt of its package is further, and takes less than half as long"
+
+    def carry_out(state: EngineState, decision: int) -> None:
+        mark_lost(state, attempt, reason=HEALED, message=message, decision=decision)
+
+    treated = Treated(
+        treatment="abort-replica",
+        package=job.dotted(treatment.number),
+        attempt=number,
+        site=attempt.site.name,
+        message=message,
+    )
+    return Action(treated=treated, carry_out=carry_out)

@@ -1,0 +1,239 @@
+"""What healing knows of one job: the times of its activities, its running attempts by when to look at them, and its waste."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator
+from itertools import count
+from urllib.parse import urlsplit
+
+from pilotage.engine.healing.phase_times import PhaseSamples
+from pilotage.engine.healing.replication import ReplicationPolicy
+from pilotage.engine.state.jobs import JobState
+from pilotage.engine.state.sites import AttemptState
+from pilotage.model.events.healing_payloads import ActivityPhases, HealingLearned, PhaseMedian
+from pilotage.model.events.payloads import PhaseTimes
+
+ACTIVITIES_MAX = 64
+"""Activities whose medians are recorded: those with the most finished packages."""
+_RESCHEDULED = 0.9  # times have fallen this far: the attempts that run are to be looked at sooner
+_ENDS_MAX = 256  # ends of attempts that count fully; with more, all earlier ones count half
+_serial = count()
+
+
+class ActivityHealth:
+    """The packages of a job that run the same software."""
+
+    __slots__ = (
+        "_told", "_told_total", "_young", "all_seconds", "application_seconds", "ends", "failures", "late", "name",
+        "running", "times",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        """Nothing of it has run."""
+        self.name = name
+        self.times = PhaseSamples()
+        self.ends = 0.0  # of attempts
+        self.failures = 0.0  # of these, of packages that have not succeeded since
+        self.application_seconds = 0.0
+        self.all_seconds = 0.0
+        self.running = 0  # attempts with a lease
+        # Attempts that run, by when to look at them: those that have told of no phase in the order in which they began, the
+        # others in a heap. One that is over is met once more, and forgotten.
+        self._young: deque[AttemptState] = deque()
+        self._told: list[tuple[float, int, AttemptState]] = []
+        self._told_total = 0.0
+        self.late: dict[AttemptState, None] = {}  # looked at in each cycle
+
+    def began(self, attempt: AttemptState) -> None:
+        """An attempt has a lease."""
+        self._young.append(attempt)
+
+    def phase_entered(self, attempt: AttemptState, policy: ReplicationPolicy) -> None:
+        """An attempt has told of a long phase."""
+        self._push(attempt, policy)
+
+    def finished(self, phases: tuple[PhaseTimes, ...]) -> None:
+        """An attempt succeeded; `phases` are those it reports."""
+        self.times.add(phases)
+        for each in phases:
+            self.all_seconds += each.seconds
+            if each.phase == "application":
+                self.application_seconds += each.seconds
+        self.ended()
+
+    def ended(self, *, failed: bool = False) -> None:
+        """An attempt ended."""
+        if self.ends >= _ENDS_MAX:
+            self.ends *= 0.5
+            self.failures *= 0.5
+            self.application_seconds *= 0.5
+            self.all_seconds *= 0.5
+        self.ends += 1.0
+        self.failures += failed
+
+    def cured(self, failures: int) -> None:
+        """A package succeeded after so many failures."""
+        self.failures = max(0.0, self.failures - failures)
+
+    def due(self, policy: ReplicationPolicy, now: float) -> None:
+        """Put the attempts into `late` that are to be looked at now (wall-clock time)."""
+        times, young = self.times, self._young
+        after = policy.look_after(times, phase=None, before=0.0)
+        while young and young[0].began_at + after <= now:
+            attempt = young.popleft()
+            if is_running(attempt) and attempt.phase < 0:
+                self.late[attempt] = None
+        if times.total < _RESCHEDULED * self._told_total:
+            known, self._told = self._told, []
+            for _, _, attempt in known:
+                self._push(attempt, policy)
+        while self._told and self._told[0][0] <= now:
+            attempt = heapq.heappop(self._told)[2]
+            if is_running(attempt):
+                self.late[attempt] = None
+        for attempt in [each for each in self.late if not is_running(each)]:
+            del self.late[attempt]
+
+    def due_at(self, policy: ReplicationPolicy) -> float:
+        """When the next attempt is to be looked at; infinite without any."""
+        young = self._young
+        while young and not (is_running(young[0]) and young[0].phase < 0):
+            young.popleft()
+        at = young[0].began_at + policy.look_after(self.times, phase=None, before=0.0) if young else math.inf
+        return min(at, self._told[0][0] if self._told else math.inf)
+
+    def not_late(self, attempt: AttemptState, policy: ReplicationPolicy) -> None:
+        """Look at an attempt again when it is due."""
+        self.late.pop(attempt, None)
+        self._push(attempt, policy)
+
+    def oldest(self) -> AttemptState | None:
+        """The attempt that has run longest of those that told of no phase."""
+        return self._young[0] if self._young else None
+
+    def _push(self, attempt: AttemptState, policy: ReplicationPolicy) -> None:
+        if not is_running(attempt):
+            return
+        if attempt.phase < 0:
+            after, since = policy.look_after(self.times, phase=None, before=0.0), attempt.began_at
+        else:
+            before, since = attempt.phase_at - attempt.began_at, attempt.phase_at
+            after = policy.look_after(self.times, phase=attempt.phase, before=before)
+        self._told_total = self.times.total
+        heapq.heappush(self._told, (since + after, next(_serial), attempt))
+
+
+def is_running(attempt: AttemptState) -> bool:
+    """Whether an attempt is believed to run."""
+    return attempt.counted and attempt.leased and not attempt.suspect and not attempt.lost
+
+
+def store_of(locator: str) -> str:
+    """The store of a file: scheme and host, or bucket; without a scheme, files of this network."""
+    parts = urlsplit(locator)
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else f"{parts.scheme or 'file'}:"
+
+
+class JobHealth:
+    """The activities of a job, what was seen and done last, and how much slot time healing has cost."""
+
+    __slots__ = (
+        "_by_kind", "_running_since", "activities", "changed", "committed", "cycle_at", "degrees", "failed_copies",
+        "healing_seconds", "job", "last_at", "present", "record_at", "records", "running", "seen", "slot_seconds",
+    )  # fmt: skip
+
+    def __init__(self, job: JobState) -> None:
+        """A job of which nothing has run."""
+        self.job = job
+        self.activities: dict[str, ActivityHealth] = {}
+        self._by_kind: list[ActivityHealth] = []
+        self.running = 0
+        self._running_since = 0.0  # the sum of the times at which the running attempts began
+        self.slot_seconds = 0.0  # of the attempts that ended
+        self.healing_seconds = 0.0  # of these, without a grant, made or aborted by healing
+        self.changed = False  # something happened since the last cycle
+        self.last_at = -math.inf  # the last cycle, in engine time
+        self.cycle_at = math.inf  # the timer of the next one
+        self.present: dict[tuple[str, str], float] = {}  # incidents of level 2 and more, since when
+        self.degrees: dict[tuple[str, str], float] = {}  # of each incident, as last added to its history
+        self.committed: dict[int, float] = {}  # packages with a copy of healing that is not over → its expected waste
+        self.failed_copies: dict[str, int] = {}  # by store: copies of outputs that failed since one succeeded
+        self.seen: tuple[tuple[str, str, int], ...] = ()  # incidents as last written
+        self.record_at = -math.inf
+        self.records = 0
+
+    def of_kind(self, kind: int) -> ActivityHealth:
+        """The activity of a kind of packages."""
+        by_kind = self._by_kind
+        if kind >= len(by_kind):
+            for template in self.job.plan.templates[len(by_kind) :]:
+                by_kind.append(self.of_activity(template.activity))
+        return by_kind[kind]
+
+    def of_activity(self, name: str) -> ActivityHealth:
+        """An activity by its name."""
+        found = self.activities.get(name)
+        if found is None:
+            found = self.activities[name] = ActivityHealth(name)
+        return found
+
+    def began(self, attempt: AttemptState) -> None:
+        """An attempt with a lease takes a slot."""
+        activity = self.of_kind(self.job.kinds[attempt.number])
+        activity.running += 1
+        activity.began(attempt)
+        self.running += 1
+        self._running_since += attempt.began_at
+
+    def left(self, attempt: AttemptState, now: float, *, succeeded: bool) -> None:
+        """An attempt with a lease leaves its slot."""
+        self.of_kind(self.job.kinds[attempt.number]).running -= 1
+        self.running -= 1
+        self._running_since -= attempt.began_at
+        spent = max(0.0, now - attempt.began_at)
+        self.slot_seconds += spent
+        if attempt.raced and not succeeded:
+            self.healing_seconds += spent
+
+    def all_slot_seconds(self, now: float) -> float:
+        """Slot time of all attempts so far."""
+        return self.slot_seconds + max(0.0, self.running * now - self._running_since)
+
+    def waste(self, now: float) -> float:
+        """The share of slot time that was spent without a grant on attempts that healing made or aborted."""
+        total = self.all_slot_seconds(now)
+        return self.healing_seconds / total if total > 0.0 else 0.0
+
+    def learned(self) -> HealingLearned:
+        """What is known, for the book."""
+        known = sorted(self.activities.values(), key=lambda each: (-each.times.count, each.name))[:ACTIVITIES_MAX]
+        return HealingLearned(
+            activities=tuple(
+                ActivityPhases(
+                    activity=each.name,
+                    count=each.times.count,
+                    medians=tuple(
+                        PhaseMedian(phase=phase, seconds=round(seconds, 6))
+                        for phase, seconds in each.times.named_medians()
+                    ),
+                )
+                for each in known
+                if each.times.count
+            ),
+            slot_seconds=round(self.slot_seconds, 3),
+            healing_seconds=round(self.healing_seconds, 3),
+        )
+
+    def restore(self, learned: HealingLearned) -> None:
+        """Continue from what an earlier engine recorded."""
+        for each in learned.activities:
+            medians = {median.phase: median.seconds for median in each.medians}
+            self.of_activity(each.activity).times.restore(each.count, medians)
+        self.slot_seconds, self.healing_seconds = learned.slot_seconds, learned.healing_seconds
+
+    def trusted(self, finished_min: int) -> Iterator[ActivityHealth]:
+        """The activities of which enough packages have finished for their medians to be trusted."""
+        return (each for each in self.activities.values() if each.times.count >= finished_min)
