@@ -168,7 +168,7 @@ def test_a_small_job_does_not_wait_for_all_of_a_large_one() -> None:
 
 def _one(pilot: Agent) -> None:
     """One attempt of those a pilot holds succeeds."""
-    pilot.small.now += 60.0
+    pilot.small.wait(60.0)
     pilot.end(next(iter(pilot.held)))
     pilot.exchange()
 

@@ -142,7 +142,7 @@ class JobHealth:
 
     __slots__ = (
         "_by_kind", "_running_since", "activities", "changed", "committed", "cycle_at", "degrees", "failed_copies",
-        "healing_seconds", "job", "last_at", "present", "record_at", "records", "running", "seen", "slot_seconds",
+        "healing_seconds", "job", "last_at", "present", "record_at", "records", "running", "seen", "seen_at", "slot_seconds",
     )  # fmt: skip
 
     def __init__(self, job: JobState) -> None:
@@ -161,7 +161,8 @@ class JobHealth:
         self.degrees: dict[tuple[str, str], float] = {}  # of each incident, as last added to its history
         self.committed: dict[int, float] = {}  # packages with a copy of healing that is not over → its expected waste
         self.failed_copies: dict[str, int] = {}  # by store: copies of outputs that failed since one succeeded
-        self.seen: tuple[tuple[str, str, int], ...] = ()  # incidents as last written
+        self.seen: frozenset[tuple[str, str]] = frozenset()  # incidents as last written
+        self.seen_at = -math.inf
         self.record_at = -math.inf
         self.records = 0
 
