@@ -131,17 +131,17 @@ def _treat(state: EngineState, job: JobState, health: JobHealth, found: list[Fou
         treated = next(each for each in found if each.incident is incidents[drawn.treated])
         if (treatment := _TREATMENTS.get(treated.incident.kind)) is not None:
             done = treatment(state, health, treated)
-    if not done.actions and not _is_news(state, health):
+    if not done.actions and not _is_news(state, health, done.message):
         return
-    health.seen, health.seen_at = frozenset(health.present), state.clock.now
+    health.seen, health.seen_at = (frozenset(health.present), done.message), state.clock.now
     state.log.write(_decided(incidents, drawn, done), job=job, epoch=job.epoch)
     for action in done.actions:
         action.carry_out(state, decision)
 
 
-def _is_news(state: EngineState, health: JobHealth) -> bool:
+def _is_news(state: EngineState, health: JobHealth, message: str) -> bool:
     """Whether incidents are worth an event although nothing is done: others than in the last one, which was not just now."""
-    if frozenset(health.present) == health.seen:
+    if (frozenset(health.present), message) == health.seen:
         return False
     return state.clock.now >= health.seen_at + state.healing.settings.cycle_seconds
 

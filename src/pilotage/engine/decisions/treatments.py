@@ -102,7 +102,7 @@ def replicate_late(
         if not each.replicate:
             continue
         work = job.work[each.number]
-        cost = _cost(state, activity, work, surroundings)
+        cost = surroundings.latency_seconds + activity.times.whole.median  # of whichever loses, once there are two
         why = why_no_replica(state, job, work)
         if not why and cost > budget:
             why = f"the budget of waste is used up ({100 * health.waste(state.clock.wall_time):.0f} % so far)"
@@ -122,14 +122,6 @@ def _look_again(state: EngineState, job: JobState, activity: ActivityHealth, num
             activity.not_late(attempt, state.healing.policy)
 
 
-def _cost(state: EngineState, activity: ActivityHealth, work: ActivePackage, surroundings: Surroundings) -> float:
-    """The slot time that is wasted if a copy is made: that of whichever loses, the copy or what runs now."""
-    now = state.clock.wall_time
-    spent = min((now - each.began_at for each in work.attempts.values() if each.leased), default=0.0)
-    copy_seconds = activity.times.whole.median
-    return max(copy_seconds, spent + surroundings.latency_seconds + copy_seconds)
-
-
 def _budget_left(state: EngineState, health: JobHealth) -> float:
     """The slot time that healing may still waste; what is committed counts as wasted."""
     total = health.all_slot_seconds(state.clock.wall_time)
@@ -142,7 +134,8 @@ def _forget_commitments(health: JobHealth) -> None:
     for number in list(health.committed):
         work = job.work.get(number)
         live = work is not None and (
-            work.replicas > work.replicated or any(each.raced and each.counted for each in work.attempts.values())
+            work.replicas > work.replicated
+            or any(each.raced_at < math.inf and each.counted for each in work.attempts.values())
         )
         if not live:
             del health.committed[number]

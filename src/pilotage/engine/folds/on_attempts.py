@@ -5,6 +5,7 @@ Only the agent that holds the lease of an attempt may report on it; the stream o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -73,7 +74,7 @@ def on_attempt_created(
         work.early = None
     if data.replica:
         work.replicated += 1
-        attempt.raced = work.heals
+        attempt.raced_at = event.time if work.heals else math.inf
     if room is not None and room[0] is site and room[1] == attempt.shape and not state.queues.at[site].waiting:
         hold(state, attempt)  # it uses the room of its reservation: the room left is unchanged
     else:

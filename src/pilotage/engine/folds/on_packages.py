@@ -188,5 +188,5 @@ def on_replica_wanted(
         if data.cause == "healing":
             work.heals = True
             for attempt in work.attempts.values():
-                attempt.raced = True
+                attempt.raced_at = min(attempt.raced_at, event.time)
         reconsider(state, job, number)

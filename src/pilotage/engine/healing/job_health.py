@@ -98,7 +98,9 @@ class ActivityHealth:
             del self.late[attempt]
 
     def due_at(self, policy: ReplicationPolicy) -> float:
-        """When the next attempt is to be looked at; infinite without any."""
+        """When the next attempt is to be looked at: at once while one is late; infinite without any."""
+        if self.late:
+            return -math.inf
         young = self._young
         while young and not (is_running(young[0]) and young[0].phase < 0):
             young.popleft()
@@ -153,7 +155,7 @@ class JobHealth:
         self.running = 0
         self._running_since = 0.0  # the sum of the times at which the running attempts began
         self.slot_seconds = 0.0  # of the attempts that ended
-        self.healing_seconds = 0.0  # of these, without a grant, made or aborted by healing
+        self.healing_seconds = 0.0  # of these, without a grant, while they raced another attempt that healing made
         self.changed = False  # something happened since the last cycle
         self.last_at = -math.inf  # the last cycle, in engine time
         self.cycle_at = math.inf  # the timer of the next one
@@ -161,7 +163,8 @@ class JobHealth:
         self.degrees: dict[tuple[str, str], float] = {}  # of each incident, as last added to its history
         self.committed: dict[int, float] = {}  # packages with a copy of healing that is not over → its expected waste
         self.failed_copies: dict[str, int] = {}  # by store: copies of outputs that failed since one succeeded
-        self.seen: frozenset[tuple[str, str]] = frozenset()  # incidents as last written
+        # Incidents as last written, and why no more was done.
+        self.seen: tuple[frozenset[tuple[str, str]], str] = (frozenset(), "")
         self.seen_at = -math.inf
         self.record_at = -math.inf
         self.records = 0
@@ -196,15 +199,18 @@ class JobHealth:
         self._running_since -= attempt.began_at
         spent = max(0.0, now - attempt.began_at)
         self.slot_seconds += spent
-        if attempt.raced and not succeeded:
-            self.healing_seconds += spent
+        if not succeeded and attempt.raced_at < now:
+            self.healing_seconds += now - max(attempt.raced_at, attempt.began_at)
 
     def all_slot_seconds(self, now: float) -> float:
         """Slot time of all attempts so far."""
         return self.slot_seconds + max(0.0, self.running * now - self._running_since)
 
     def waste(self, now: float) -> float:
-        """The share of slot time that was spent without a grant on attempts that healing made or aborted."""
+        """The share of slot time that healing has cost: of attempts without a grant, from when it made them or their rival.
+
+        What an attempt took before it had a rival would have been spent anyway.
+        """
         total = self.all_slot_seconds(now)
         return self.healing_seconds / total if total > 0.0 else 0.0
 

@@ -55,7 +55,7 @@ class AttemptState(msgspec.Struct, eq=False):
     queued_at: float = 0.0  # in bound mode, when the batch system had accepted it
     phase: int = -1  # the number of the latest long phase that it told of; -1: none yet
     phase_at: float = 0.0  # when that began
-    raced: bool = False  # healing made it, or made another attempt beside it
+    raced_at: float = math.inf  # since when healing has it race another attempt of its package; infinite: it does not
 
     @property
     def trusted(self) -> bool:
