@@ -13,7 +13,7 @@ from pilotage.engine.healing import incidents as analysis
 from pilotage.engine.healing.healing import Drawn
 from pilotage.engine.healing.job_health import ActivityHealth, JobHealth
 from pilotage.engine.healing.replication import LatePackage
-from pilotage.engine.selection.sampling import Draws
+from pilotage.engine.selection.sampling import Draws, mixed
 from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.model.events.healing_payloads import HealingDecided, Incident, IncidentKind, IncidentsLearned
@@ -125,7 +125,9 @@ def _treat(state: EngineState, job: JobState, health: JobHealth, found: list[Fou
     """Draw an incident, treat it, and record that if anything was done or the incidents have changed."""
     healing, decision = state.healing, state.log.next_number
     incidents = [each.incident for each in found if each.incident.level > 1]
-    drawn = healing.draw(incidents, Draws(state.settings.seed, decision))
+    # Cycles in which nothing is done write no decision: the time makes their draws different.
+    moment = mixed(round(1000.0 * state.clock.wall_time))
+    drawn = healing.draw(incidents, Draws(state.settings.seed ^ moment, decision))
     done = Done()
     if drawn is not None:
         treated = next(each for each in found if each.incident is incidents[drawn.treated])
