@@ -13,7 +13,7 @@ import pilotage
 MUTABLE = {
     "adapters": "PackageRecord",
     "book": (
-        "AttemptFacts _BatchOfEvents _BatchOfText _Brief CachedFileRow Changes EventRow FailureRow JobRow _Known "
+        "AttemptFacts _BatchOfEvents _BatchOfText _Brief CachedFileRow Changes EventRow FailureRow JobRow _Known KnowledgeRow "
         "MailRow NodeRow NoticeRow PackageFacts PackageRow ParkedRow PilotRow Row SiteRow Sketch StageRow "
         "StateHistogram StatisticRow StreamRow SubscriptionRow TagRow WatchedRow"
     ),

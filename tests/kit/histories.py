@@ -141,7 +141,7 @@ class Scheduler:
     def act_on_job(self, job: Job) -> None:
         """Something about a whole job."""
         subject = {"job": job.name, "epoch": job.epoch}
-        match self.chance.randint(0, 13):
+        match self.chance.randint(0, 14):
             case 0 | 1:
                 self.accept(job)
             case 2:
@@ -175,8 +175,8 @@ class Scheduler:
                 self.say("service", self.chance.choice(("Held", "Released")), subject, operation=job.operation)
             case 11:
                 self.say(self._any(), "Tagged", subject, name="study", value=self.chance.choice("ABC"))
-            case 12:
-                self._forecast(subject)
+            case 12 | 13:
+                self.chance.choice((self._forecast, self._heal))(subject)
             case _:
                 self._clear_earlier(job, subject)
 
@@ -191,6 +191,15 @@ class Scheduler:
         at = float(self.chance.randint(0, 99))
         ends = {"low_at": at, "median_at": at + 1.0, "mean_at": at + 2.0, "high_at": at + 3.0}
         self.say("service", "ForecastMade", subject, packages=self.chance.randint(1, 9), **ends)
+
+    def _heal(self, subject: dict[str, Any]) -> None:
+        """What healing learned, with or without a decision before it."""
+        if self.chance.random() < 0.5:
+            late = {"kind": "blocked-activity", "subject": "sim", "degree": 0.5, "level": 2}
+            self.say("service", "HealingDecided", subject, incidents=[late], drawn=1)
+        medians = [{"phase": "application", "seconds": float(self.chance.randint(1, 99))}]
+        known = {"activity": "sim", "count": self.chance.randint(1, 9), "medians": medians}
+        self.say("service", "HealingLearned", subject, activities=[known], slot_seconds=100.5, healing_seconds=2.5)
 
     def _expand(self, job: Job) -> None:
         late = [stage for stage, shape in enumerate(job.stages, 1) if shape.get("late")]
@@ -419,7 +428,7 @@ class Scheduler:
     def act_elsewhere(self) -> None:
         """Something about a pilot, a node, a site or the service itself."""
         site, pilot = self.chance.choice(SITES), f"pilot{self.chance.randint(1, 2)}"
-        match self.chance.randint(0, 9):
+        match self.chance.randint(0, 10):
             case 0:
                 native = {"native_id": "17"} if self.chance.random() < 0.5 else {}
                 slots = self.chance.randint(0, 4)
@@ -448,6 +457,8 @@ class Scheduler:
                 self._seen[f"engine-{self._engine}"] = len(self.events)
             case 7 | 8:
                 self._tell_of_files(site)
+            case 9:
+                self.say("service", "IncidentsLearned", {}, learned=f"[{len(self.events)}]")
             case _:
                 self.say(self._any(), "Noted", {"site": site}, text="power cut")
 

@@ -337,6 +337,7 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
     held = max(holds, key=operation_key, default=None)
     access = last(own, "AccessSet")
     forecast = last(own, "ForecastMade", "ForecastScored")
+    learned = last(own, "HealingLearned")
     leases = [e for e in events if e["type"] == "AttemptCreated" and "lease_seconds" in e["data"]]
     runs = [e for e in events if e["type"] in ATTEMPT_TYPES - NOT_RUNNING]
     ends = [e for e in events if "package" in e and e["type"] in ("CommitGranted", "CancelAccepted", "Aborted")]
@@ -353,6 +354,7 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
         "forecast": {"made_at": forecast["time"], "made": forecast["data"]}
         if forecast is not None and forecast["type"] == "ForecastMade"
         else None,
+        "healing": {"learned_at": learned["time"], "learned": learned["data"]} if learned is not None else None,
         "tags": tags(own),
         "held": int(held is not None and held["type"] == "Held"),
         "stages": max([*expanded, *(len(e["data"]["stages"]) for e in own if e["type"] == "JobRegistered")]),
@@ -369,6 +371,12 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
         "finished_at": latest(event["time"] for event in ends),
         "updated_at": max(event["time"] for event in events),
     }
+
+
+def knowledge(events: Sequence[WireEvent]) -> dict[str, tuple[float, str]]:
+    """What the service learned from all jobs, by name, and when."""
+    learned = last(events, "IncidentsLearned")
+    return {"incidents": (learned["time"], learned["data"]["learned"])} if learned is not None else {}
 
 
 def _stages(own: Sequence[WireEvent]) -> dict[int, Found]:

@@ -14,6 +14,7 @@ from pilotage.book.rows.rows import (
     CachedFileRow,
     EventRow,
     JobRow,
+    KnowledgeRow,
     NodeRow,
     PackageFacts,
     ParkedRow,
@@ -28,6 +29,7 @@ from tests.kit.memory_ledger import Book
 from tests.kit.standing import WireEvent
 
 TEXTS = ("lists", "access")
+OTHERS = (PilotRow, NodeRow, SiteRow, CachedFileRow, KnowledgeRow)
 BOOKKEEPING = {
     "counted_with",
     "heard_at",
@@ -73,6 +75,7 @@ def shown_job(row: JobRow) -> dict[str, Any]:
     found |= {name: json.loads(found[name]) for name in TEXTS}
     found["tags"] = {name: value for name, (value, _) in json.loads(row.tags).items()}
     found["forecast"] = json.loads(row.forecast) if row.forecast else None
+    found["healing"] = json.loads(row.healing) if row.healing else None
     return found
 
 
@@ -110,6 +113,7 @@ def assert_book_says(book: Book, events: Sequence[WireEvent]) -> None:
             (place, name): value for place, one in expected_packages.items() for name, value in one["tags"].items()
         }
         assert {_tagged(row): row.value for row in book.rows(TagRow) if row.job_id == job_id} == tags
+    assert {row.name: (row.at, row.learned) for row in book.rows(KnowledgeRow)} == oracle.knowledge(events)
     kept = sorted(
         oracle.identity(e) or () for e in events if e.get("job", registered[:1]) in (*registered, registered[:1])
     )
@@ -145,7 +149,7 @@ def everything(book: Book) -> dict[str, Any]:
             }
             for key, facts in book.packages().items()
         },
-        "others": [plain(row) for kind in (PilotRow, NodeRow, SiteRow, CachedFileRow) for row in book.rows(kind)],
+        "others": [plain(row) for kind in OTHERS for row in book.rows(kind)],
         "tags": {(jobs[row.job_id], *_tagged(row)): row.value for row in book.rows(TagRow)},
         "streams": {(row.source, row.stream): (row.watermark, row.ahead) for row in book.rows(StreamRow)},
         "parked": sorted(row.event for row in book.rows(ParkedRow)),

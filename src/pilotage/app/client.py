@@ -17,7 +17,7 @@ from pilotage.app.state_folder import state_folders
 from pilotage.client import find_addresses
 from pilotage.client.jobs import Jobs, Log
 from pilotage.client.server import Parameters, Server, path_of
-from pilotage.model.answers import Explanation, Progress
+from pilotage.model.answers import Explanation, HealingHistory, Progress
 from pilotage.model.exchange.operations import (
     Accepted,
     AnyOperation,
@@ -229,6 +229,11 @@ class Client:
         """Why a package is in its state."""
         with self._address.server() as server:
             return Jobs(server).explain(job, package)
+
+    def healing(self, job: str, *, limit: int | None = None) -> HealingHistory:
+        """What healing saw in a job and did about it: the last decisions, or all; the newest last."""
+        with self._address.server() as server:
+            return Jobs(server).healing(job, limit=limit)
 
     def logs(self, job: str, package: str, *, attempt: int | None = None) -> list[Log]:
         """What a package printed, attempt by attempt."""

@@ -35,6 +35,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "clean": ("outputs", "Remove files that earlier runs made and the document no longer makes."),
         "drop": ("operations", "Leave a line out of a job."),
         "explain": ("status", "Explain why a package waits, where it runs, or how it ended."),
+        "healing": ("healing", "Show the incidents of a job, and what was done about them."),
         "hold": ("operations", "Start no further attempts of a job or a package."),
         "kill": ("operations", "Cancel a job, a line, a package, or everything that a query finds."),
         "logs": ("logs", "Show what the programs of a package wrote."),

@@ -12,6 +12,7 @@ from pilotage.client.server import Parameters, Server, path_of
 from pilotage.model.answers import (
     CleanRequest,
     Explanation,
+    HealingHistory,
     LogPlace,
     ObsoleteFiles,
     OutputsPage,
@@ -83,6 +84,23 @@ class Jobs:
     def explain(self, job: str, package: str) -> Explanation:
         """Why a package is in its state."""
         return _read(self._server.get(path_of("jobs", job, "packages", package, "explain")), Explanation)
+
+    def healing(self, job: str, *, limit: int | None = None) -> HealingHistory:
+        """What healing saw in a job and did about it: the last decisions, or all; the newest last."""
+        history = self._healing(job, before=0, limit=limit)
+        while history.more and (limit is None or len(history.decisions) < limit):
+            left = None if limit is None else limit - len(history.decisions)
+            earlier = self._healing(job, before=history.before, limit=left)
+            decisions = (*earlier.decisions, *history.decisions)
+            history = msgspec.structs.replace(
+                history, decisions=decisions, before=earlier.before, more=earlier.more and bool(earlier.decisions)
+            )
+        return history
+
+    def _healing(self, job: str, *, before: int, limit: int | None) -> HealingHistory:
+        size = AT_ONCE if limit is None else min(limit, AT_ONCE)
+        asked: Parameters = {"before": before or None, "limit": size}
+        return _read(self._server.get(path_of("jobs", job, "healing"), asked), HealingHistory)
 
     def logs(self, job: str, package: str, *, attempt: int | None = None) -> list[Log]:
         """The logs of a package, attempt by attempt."""

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from pilotage.model.events.healing_payloads import ActivityPhases, Treated
 from pilotage.model.events.payloads import BinaryEnd, OutputFile
 from pilotage.model.jobs.submission import Submission
 
@@ -159,6 +160,59 @@ class Progress(Compact, frozen=True, kw_only=True):
     forecast: EndForecast | None = None  # the last one, from half a minute after the job began until it is over
 
 
+# What healing saw in a job, what it drew, and what it did about it.
+
+
+class SeenIncident(Compact, frozen=True, kw_only=True):
+    """An incident that a decision was about, and its share of the wheel: the probability that it was drawn."""
+
+    kind: str
+    subject: str = ""  # the activity, the locator, the site
+    degree: float
+    level: int
+    share: float = 0.0
+
+
+class HealingDecision(Compact, frozen=True, kw_only=True):
+    """One decision of healing. `drawn` and `instead` are places among its incidents, from 1; 0: none."""
+
+    decision: int  # its number, which the events that follow from it name
+    at: float
+    incidents: tuple[SeenIncident, ...]
+    drawn: int = 0
+    instead: int = 0  # treated in its place, since an association rule says that it is the cause
+    confidence: float = 0.0  # of that rule
+    treated: tuple[Treated, ...] = ()
+    more: int = 0  # treatments beyond those listed
+    message: str = ""  # why nothing was done, or not more
+
+
+class HealingHistory(Compact, frozen=True, kw_only=True):
+    """The decisions of healing about a job, the newest last; the times that it knows, and what it cost."""
+
+    job: str
+    healing: str  # the setting: predictive, paper or off
+    decisions: tuple[HealingDecision, ...] = ()
+    before: int = 0  # where earlier ones continue, if there are `more`
+    more: bool = False
+    activities: tuple[ActivityPhases, ...] = ()  # median times of their phases
+    learned_at: float | None = None  # when these were recorded
+    slot_seconds: float = 0.0  # of all attempts that had ended by then
+    healing_seconds: float = 0.0  # of these, of ungranted attempts that healing made or aborted
+    waste: float | None = None  # the share of these, unless no attempt has ended
+    waste_max: float = 0.0  # the largest share that the settings allow
+    why: str = ""  # why there is no decision
+
+
+class HealedStep(Compact, frozen=True, kw_only=True):
+    """What healing did to one package, and by which decision: it wanted one more attempt, or gave up this one."""
+
+    decision: int
+    at: float
+    attempt: int | None = None
+    message: str = ""
+
+
 # What a package left behind, as its owner sees it: GASW's output object, and the published files.
 
 
@@ -263,6 +317,7 @@ WhyCode = Literal[
     "dropped",
     "failed",
     "stale",
+    "healed",
     "done",
     "aborted",
     "cancelled",

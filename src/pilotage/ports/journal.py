@@ -15,6 +15,7 @@ from pilotage.book.rows.rows import (
     CachedFileRow,
     EventRow,
     JobRow,
+    KnowledgeRow,
     NodeRow,
     PackageRow,
     PilotRow,
@@ -217,6 +218,10 @@ class Journal(Protocol):
 
     def cached_files(self, site: str, *, after: str, limit: int) -> list[CachedFileRow]:
         """Files of the cache of a site, by digest, after the given one; removed ones, too."""
+        ...
+
+    def knowledge(self, name: str) -> KnowledgeRow | None:
+        """What the service learned from all jobs, by its name; None if nothing was recorded."""
         ...
 
     # --- reading, when an engine starts: each in one pass over the stored rows, however many ---

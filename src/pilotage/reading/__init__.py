@@ -3,6 +3,7 @@
 __all__ = [
     "access",
     "cached_files",
+    "healing",
     "latencies",
     "package_times",
     "packages",

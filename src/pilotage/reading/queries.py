@@ -24,14 +24,17 @@ from pilotage.book.query import (
 )
 from pilotage.book.rows.rows import JobRow, NodeRow, PackageFacts, PilotRow, SiteRow, StageRow, StateHistogram
 from pilotage.book.statistics import statistics
+from pilotage.model.answers import HealedStep, HealingHistory
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
 from pilotage.model.events.file_payloads import RemadeInput
 from pilotage.model.jobs.layout import PackageId
+from pilotage.model.settings.engine import Healing, HealingSettings
 from pilotage.model.settings.settings import QuerySettings
 from pilotage.model.texts import offset_minutes
 from pilotage.ports import Clock, FoundEvent, FoundPackage, Journal, Page
 from pilotage.reading.access import ANY_OWNER, READ, Principal, Right, may, require, require_scope
+from pilotage.reading.healing import healed_steps, healing_history
 from pilotage.reading.latencies import PILOTS_READ_MAX, SiteLatencyView, site_latency
 from pilotage.reading.packages import (
     LinePlace,
@@ -276,6 +279,17 @@ class BookReader:
         if facts is None or facts.attempt is None or facts.state not in ("DONE", "CLEARED"):
             return ()
         return remade_inputs(self._journal, package.job, package.place, granted=facts.attempt)
+
+    def healed_steps(self, package: ShownPackage) -> tuple[HealedStep, ...]:
+        """What healing did to a package."""
+        return healed_steps(self._journal, package)
+
+    def healing(
+        self, job: JobRow, *, healing: Healing, settings: HealingSettings, before: int, limit: int
+    ) -> HealingHistory:
+        """The last decisions of healing about a job, the newest last."""
+        size = self._size(limit)
+        return healing_history(self._journal, job, healing=healing, settings=settings, before=before, limit=size)
 
     def outcome_events(self, job: JobRow, place: PackageId, positions: frozenset[int]) -> Iterator[FoundEvent]:
         """The events of a package at some positions."""

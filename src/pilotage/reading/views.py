@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from pilotage.book.statistics.statistics import Flow
-from pilotage.model.answers import EndForecast, PackageWords
+from pilotage.model.answers import EndForecast, HealedStep, PackageWords
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.sites.entry import SiteEntry
 
@@ -253,6 +253,7 @@ class PackageDetail(View, frozen=True, kw_only=True):
     attempts: list[AttemptView]
     inputs: list[FileView]  # by the results of its producers as they are now; empty if another scheduler runs its job
     utc_offset: str  # of the clocks of its node: `+02:00`; empty if unknown
+    healed: list[HealedStep] = []  # the attempts that healing wanted beside others, or gave up
 
 
 class EventView(View, frozen=True, kw_only=True):

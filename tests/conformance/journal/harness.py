@@ -170,21 +170,37 @@ class PostgresHarness(Harness):
 
 SINCE_FIVE = (("pilots", "submitted_at"), ("sites", "latencies"))
 SINCE_SIX = (("jobs", "forecast"),)
+SINCE_NINE = (("jobs", "healing"),)
 SINCE_SEVEN = tuple(("nodes", column) for column in ("os_release", "kernel", "cpu_model", "libc"))
 
 
 def forget_version_five(harness: Harness) -> None:
     """Remove what version 5 of the schema added, and later ones."""
-    for table, column in (*SINCE_FIVE, *SINCE_SIX, *SINCE_SEVEN):
-        harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    harness.execute("DROP TABLE cached_files")
+    _forget_columns(harness, *SINCE_FIVE)
+    forget_version_six(harness)
 
 
 def forget_version_six(harness: Harness) -> None:
     """Remove what version 6 of the schema added, and later ones."""
-    for table, column in (*SINCE_SIX, *SINCE_SEVEN):
-        harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    _forget_columns(harness, *SINCE_SIX, *SINCE_SEVEN)
+    forget_version_eight(harness)
+
+
+def forget_version_eight(harness: Harness) -> None:
+    """Remove what version 8 of the schema added, and later ones."""
     harness.execute("DROP TABLE cached_files")
+    forget_version_nine(harness)
+
+
+def forget_version_nine(harness: Harness) -> None:
+    """Remove what version 9 of the schema added."""
+    _forget_columns(harness, *SINCE_NINE)
+    harness.execute("DROP TABLE knowledge")
+
+
+def _forget_columns(harness: Harness, *columns: tuple[str, str]) -> None:
+    for table, column in columns:
+        harness.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
 
 
 def keeper(journal: Journal) -> BatchCommitter:

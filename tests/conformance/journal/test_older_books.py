@@ -8,7 +8,9 @@ import msgspec
 
 from pilotage.book.rows import rows
 from pilotage.book.rows.forecasts import JobForecast, read_forecast
+from pilotage.book.rows.healing import JobHealing, read_healing
 from pilotage.model.events.file_payloads import FetchesOrdered, OrderedFetch
+from pilotage.model.events.healing_payloads import ActivityPhases, HealingLearned, IncidentsLearned, PhaseMedian
 from pilotage.model.events.payloads import (
     ForecastMade,
     ForecastScored,
@@ -20,9 +22,17 @@ from pilotage.model.events.payloads import (
 )
 from pilotage.ports import Journal
 from pilotage.service.journal.rebuild import check
-from tests.conformance.journal.harness import Harness, forget_version_five, forget_version_six, keeper
+from tests.conformance.journal.harness import (
+    Harness,
+    forget_version_eight,
+    forget_version_five,
+    forget_version_nine,
+    forget_version_six,
+    keeper,
+)
 from tests.kit.events import START, Stream, a_short_job
 
+NOW = 9
 SINCE_TWO = ("reason", "score", "since", "learned", "probed_at", "probe")
 
 
@@ -41,7 +51,7 @@ def test_a_book_of_version_one_learns_how_sites_stand(harness: Harness) -> None:
     harness.set_schema_version(1)
 
     journal = harness.open()
-    assert harness.schema_version() == 8
+    assert harness.schema_version() == NOW
     [site] = journal.sites()
     assert (site.site, site.kind, site.status, site.message) == ("lyon", "slurm", "candidate", "as it was")
     assert [getattr(site, name) for name in SINCE_TWO] == ["", None, None, "", None, ""]
@@ -83,7 +93,7 @@ def test_a_book_of_version_two_shows_what_is_known_today(harness: Harness) -> No
     harness.set_schema_version(2)
 
     harness.open()
-    assert harness.schema_version() == 8
+    assert harness.schema_version() == NOW
     assert harness.packages() == before
     assert harness.execute("SELECT count(hold_set_at) FROM packages") == [(0,)]
     assert harness.execute("SELECT job, package, attempt, site FROM attempts") == attempts
@@ -120,7 +130,7 @@ def test_a_book_of_version_four_learns_latencies(harness: Harness) -> None:
     harness.set_schema_version(4)
 
     journal = harness.open()
-    assert harness.schema_version() == 8
+    assert harness.schema_version() == NOW
     [site], [pilot] = journal.sites(), harness.rows(rows.PilotRow)
     assert (site.latencies, pilot.native_id, pilot.submitted_at) == ("", "17", None)
     keeper(journal).take(
@@ -145,7 +155,7 @@ def test_a_book_of_version_five_learns_forecasts(harness: Harness) -> None:
     harness.set_schema_version(5)
 
     journal = harness.open()
-    assert harness.schema_version() == 8
+    assert harness.schema_version() == NOW
     assert [row.forecast for row in harness.rows(rows.JobRow)] == ["", ""]
     made = ForecastMade(low_at=1.0, median_at=2.0, mean_at=2.5, high_at=3.0, packages=4)
     keeper(journal).take([stream.event(made, job="j1", time=START + 50.0)])
@@ -166,11 +176,11 @@ def test_a_book_of_version_seven_gets_a_table_of_cached_files(harness: Harness) 
     journal.seal("j2")
     before = harness.packages()
     harness.close()
-    harness.execute("DROP TABLE cached_files")
+    forget_version_eight(harness)
     harness.set_schema_version(7)
 
     journal = harness.open()
-    assert harness.schema_version() == 8
+    assert harness.schema_version() == NOW
     assert harness.packages() == before
     stream = Stream(stream="service")
     ordered = OrderedFetch(locator="s3://store/a b", key="fetch.1.0", name="ab/ab", size_bytes=3, owner="ada")
@@ -179,4 +189,33 @@ def test_a_book_of_version_seven_gets_a_table_of_cached_files(harness: Harness) 
     assert (row.locator, row.state, row.expected_bytes) == ("s3://store/a b", "ordered", 3)
     assert journal.cached_files("lyon", after=row.digest, limit=10) == []
     assert journal.cached_files("prague", after="", limit=10) == []
+    journal.unseal(["j2"])
+
+
+def test_a_book_of_version_eight_learns_of_incidents(harness: Harness) -> None:
+    journal = harness.open()
+    keeper(journal).take([*a_short_job("j1"), *a_short_job("j2")])
+    journal.seal("j2")
+    harness.close()
+    forget_version_nine(harness)
+    harness.set_schema_version(8)
+
+    journal = harness.open()
+    assert harness.schema_version() == NOW
+    assert [row.healing for row in harness.rows(rows.JobRow)] == ["", ""]
+    assert journal.knowledge(rows.INCIDENTS) is None
+    medians = (PhaseMedian(phase="application", seconds=9.5),)
+    learned = HealingLearned(activities=(ActivityPhases(activity="sim", count=7, medians=medians),), slot_seconds=80.0)
+    stream = Stream(stream="engine")
+    keeper(journal).take(
+        [
+            stream.event(learned, job="j1", time=START + 50.0),
+            stream.event(IncidentsLearned(learned="[1]"), time=START + 51.0),
+        ]
+    )
+    known, incidents = journal.job("j1"), journal.knowledge(rows.INCIDENTS)
+    assert known is not None
+    assert read_healing(known.healing) == JobHealing(learned_at=START + 50.0, learned=learned)
+    assert incidents is not None
+    assert (incidents.at, incidents.learned) == (START + 51.0, "[1]")
     journal.unseal(["j2"])

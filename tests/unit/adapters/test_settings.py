@@ -107,7 +107,7 @@ def test_files_stand_where_xdg_puts_them(tmp_path: Path) -> None:
     assert len(list(settings_files(environment={}, folder=Path("/project")))) == 2
 
 
-SHARES = ("engine.provisioning_within",)
+SHARES = ("engine.provisioning_within", "healing.threshold", "healing.waste_max")
 """Settings that are at most one."""
 
 
@@ -370,7 +370,8 @@ OF_THE_SERVICE = {"agent_idle_seconds", "probes", "probe_seconds"}
 
 def other_value(value: object) -> object:
     """One that differs, of the same type."""
-    return "first-come" if isinstance(value, str) else type(value)(value + 1)  # type: ignore[call-arg, operator]
+    others = {"slowdown": "first-come", "forecast": "all", "predictive": "paper"}
+    return others[value] if isinstance(value, str) else type(value)(value + 1)  # type: ignore[call-arg, operator]
 
 
 def test_every_default_of_the_engine_is_said_once_and_no_setting_is_dropped() -> None:
@@ -407,6 +408,18 @@ def test_the_choice_of_sites_is_set_as_everything_else_is(machine: Machine) -> N
     made = engine_settings(machine.load()).selection
     assert (made.policy, made.transfer_load, made.trial_room, made.score_ceiling) == ("best", -0.5, 3, 20.0)
     assert made.success == EngineSettings().selection.success
+
+
+def test_healing_is_set_as_everything_else_is(machine: Machine) -> None:
+    machine.write('[engine]\nhealing = "paper"\n[healing]\nthreshold = 0.8\nfinished_min = 9\n')
+    machine.environment["PILOTAGE_HEALING_WASTE_MAX"] = "0.1"
+    made = engine_settings(machine.load(healing__cycle_seconds=5.0))
+    assert made.healing == "paper"
+    assert made.incidents == HealingSettings(threshold=0.8, finished_min=9, waste_max=0.1, cycle_seconds=5.0)
+    machine.write('[engine]\nhealing = "yes"\n[healing]\nthreshold = 1.0\n')
+    faults = machine.faults()
+    assert "engine.healing: expected predictive or paper or off" in faults
+    assert "healing.threshold: expected less than 1, got 1.0" in faults
 
 
 def test_a_policy_that_there_is_not_and_numbers_that_make_no_sense_together_are_refused(machine: Machine) -> None:

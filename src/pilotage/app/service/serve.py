@@ -260,6 +260,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         fairness=patience.fairness,
         provisioning=patience.provisioning,
         provisioning_within=patience.provisioning_within,
+        healing=patience.healing,
         waiting_seconds_max=patience.waiting_seconds_max,
         owner_running_max=patience.owner_running_max,
         owner_packages_max=patience.owner_packages_max,
@@ -268,6 +269,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         fetch_delay_seconds=patience.fetch_delay_seconds,
         restart=restart,
         selection=settings.selection,
+        incidents=settings.healing,
     )
 
 

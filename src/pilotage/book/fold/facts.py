@@ -11,10 +11,12 @@ from collections.abc import Mapping
 import msgspec
 
 from pilotage.book.rows.forecasts import JobForecast, written_forecast
+from pilotage.book.rows.healing import JobHealing, written_healing
 from pilotage.book.rows.registers import Register, holds, holds_too, takes
-from pilotage.book.rows.rows import AttemptFacts, JobRow, Keys, NodeRow, PackageFacts, PilotRow, StoredKey
+from pilotage.book.rows.rows import AttemptFacts, JobRow, Keys, KnowledgeRow, NodeRow, PackageFacts, PilotRow, StoredKey
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import Event
+from pilotage.model.events.healing_payloads import HealingLearned, IncidentsLearned
 
 _json = msgspec.json.Encoder()
 _tags = msgspec.json.Decoder(dict[str, tuple[str, tuple[int, int, int, int, str]]])
@@ -296,6 +298,12 @@ def on_forecast(
             row.forecast = ""
 
 
+def on_healing_learned(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: HealingLearned) -> None:
+    """Healing recorded what it knows of the job."""
+    if takes(keys, Register.HEALING, key):
+        row.healing = written_healing(JobHealing(learned_at=event.time, learned=data))
+
+
 def on_job_registered(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.JobRegistered) -> None:
     """A job exists."""
     if takes(keys, Register.REGISTERED, key):
@@ -407,6 +415,12 @@ def on_node_described(row: NodeRow, keys: Keys, key: StoredKey, event: Event, da
         row.software = _text(dict(sorted(data.software.items())))
         row.environment = _text(dict(sorted(data.environment.items())))
         row.os_release, row.kernel, row.cpu_model, row.libc = data.os_release, data.kernel, data.cpu_model, data.libc
+
+
+def on_incidents_learned(row: KnowledgeRow, keys: Keys, key: StoredKey, event: Event, data: IncidentsLearned) -> None:
+    """The engine recorded the history of incidents of all jobs."""
+    if takes(keys, Register.LEARNED, key):
+        row.at, row.learned = event.time, data.learned
 
 
 def _text(value: object) -> str:

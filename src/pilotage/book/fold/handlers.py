@@ -11,8 +11,18 @@ from pilotage.book.fold import facts
 from pilotage.book.fold.cached_files import CachedFileRows
 from pilotage.book.rows.ledger import Changes, Ledger
 from pilotage.book.rows.registers import Register, takes
-from pilotage.book.rows.rows import Keys, NodeRow, PilotRow, SiteRow, StoredKey, keys_of, with_keys
-from pilotage.model.events import file_payloads, payloads
+from pilotage.book.rows.rows import (
+    INCIDENTS,
+    Keys,
+    KnowledgeRow,
+    NodeRow,
+    PilotRow,
+    SiteRow,
+    StoredKey,
+    keys_of,
+    with_keys,
+)
+from pilotage.model.events import file_payloads, healing_payloads, payloads
 from pilotage.model.events.events import Event
 
 ATTEMPT_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
@@ -62,6 +72,7 @@ JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.Released: facts.on_job_held,
     payloads.ForecastMade: facts.on_forecast,
     payloads.ForecastScored: facts.on_forecast,
+    healing_payloads.HealingLearned: facts.on_healing_learned,
 }
 
 
@@ -107,11 +118,11 @@ def _on_status(row: SiteRow, keys: Keys, key: StoredKey, event: Event, data: Sit
         row.message, row.reason, row.since = data.message, data.reason, event.time
 
 
-# The pilots, nodes and sites of a batch: loaded, joined and written like the rows of jobs.
+# The pilots, nodes and sites of a batch, and what the service learned: loaded, joined and written like the rows of jobs.
 
 
 class ResourceRows:
-    """The rows of pilots, nodes and sites that a batch touches."""
+    """The rows of pilots, nodes, sites and knowledge that a batch touches."""
 
     def __init__(self, ledger: Ledger, others: Sequence[Checked]) -> None:
         """Load the rows for events without a package, and for events that describe a node."""
@@ -126,6 +137,10 @@ class ResourceRows:
         if sites:
             self._sites = {row.site: (row, keys_of(row)) for row in ledger.sites(sites)}
         self._files = CachedFileRows(ledger, others) if sites else None
+        self._knowledge: dict[str, tuple[KnowledgeRow, Keys]] = {}
+        if any(isinstance(one.data, healing_payloads.IncidentsLearned) for one in others):
+            known = ledger.rows_by_keys(KnowledgeRow, by=("name",), keys=[(INCIDENTS,)])
+            self._knowledge = {row.name: (row, keys_of(row)) for row in known}
         if nodes:
             self._nodes = {row.node: (row, keys_of(row)) for row in ledger.nodes(nodes)}
 
@@ -147,6 +162,9 @@ class ResourceRows:
             on_site(site, keys, key, event, data)
             if self._files is not None:
                 self._files.fold(one, key)
+        elif isinstance(data, healing_payloads.IncidentsLearned):
+            row, keys = self._knowledge.setdefault(INCIDENTS, (KnowledgeRow(name=INCIDENTS), {}))
+            facts.on_incidents_learned(row, keys, key, event, data)
         if isinstance(data, payloads.NodeDescribed):
             self.on_node(event, key, data)
 
@@ -161,5 +179,6 @@ class ResourceRows:
         changes.pilots = [with_keys(row, keys) for row, keys in self._pilots.values()]
         changes.nodes = [with_keys(row, keys) for row, keys in self._nodes.values()]
         changes.sites = [with_keys(row, keys) for row, keys in self._sites.values()]
+        changes.knowledge = [with_keys(row, keys) for row, keys in self._knowledge.values()]
         if self._files is not None:
             changes.cached_files = self._files.result()

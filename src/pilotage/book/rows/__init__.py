@@ -4,6 +4,7 @@ __all__ = [
     "derived_states",
     "fast_rows",
     "forecasts",
+    "healing",
     "ledger",
     "registers",
     "rows",

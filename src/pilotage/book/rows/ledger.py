@@ -113,6 +113,7 @@ class Changes(msgspec.Struct, kw_only=True):
     nodes: list[rows.NodeRow] = []
     sites: list[rows.SiteRow] = []
     cached_files: list[rows.CachedFileRow] = []
+    knowledge: list[rows.KnowledgeRow] = []
     tags: list[rows.TagRow] = []
     parked: list[rows.ParkedRow] = []
     unparked: list[str] = []  # jobs whose parked events are among `events` now

@@ -6,7 +6,7 @@ from pilotage.book.rows.rows import AttemptFacts, AttemptKeys, Keys, StoredKey
 
 
 class Register:
-    """The registers of jobs, stages, packages, attempts, pilots, nodes, sites and cached files, by their stored numbers."""
+    """The registers of all rows, by their stored numbers."""
 
     # of an attempt
     CREATED = 1
@@ -35,6 +35,7 @@ class Register:
     ACCESS = 30
     REPLICAS = 31
     FORECAST = 32  # or the outcome: the latest of the two counts
+    HEALING = 34
     # of a stage
     SHAPE = 40
     # of a pilot, a node or a site
@@ -54,6 +55,8 @@ class Register:
     REMOVAL = 63
     REMOVED = 64
     STALE = 65
+    # of the knowledge of the service
+    LEARNED = 70
 
 
 def takes(keys: Keys, register: int, key: StoredKey) -> bool:

@@ -20,7 +20,7 @@ _keys_decoder = msgspec.msgpack.Decoder(dict[int, tuple[int, int, int, int, str]
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow | CachedFileRow) -> Keys:
+def keys_of(row: JobRow | StageRow | PilotRow | NodeRow | SiteRow | CachedFileRow | KnowledgeRow) -> Keys:
     """The keys of a row's registers."""
     return _keys_decoder.decode(row.keys) if row.keys else {}
 
@@ -102,6 +102,8 @@ class JobRow(StateHistogram, kw_only=True, gc=False):
     keys: bytes = b""
     # Since version 6 of the schema: last, as in a migrated book.
     forecast: str = ""  # the last `ForecastMade` and when it was made, as JSON; empty once the job is over
+    # Since version 9.
+    healing: str = ""  # the last `HealingLearned` and when it was recorded, as JSON; empty once the job is purged
 
 
 class StageRow(StateHistogram, kw_only=True, gc=False):
@@ -242,7 +244,7 @@ def written_facts(facts: PackageFacts, buffer: bytearray | None = None) -> str:
     return buffer.decode()
 
 
-KeyedRow = TypeVar("KeyedRow", "PilotRow", "NodeRow", "SiteRow", "CachedFileRow")
+KeyedRow = TypeVar("KeyedRow", "PilotRow", "NodeRow", "SiteRow", "CachedFileRow", "KnowledgeRow")
 
 
 def with_keys(row: KeyedRow, keys: Keys) -> KeyedRow:
@@ -341,6 +343,19 @@ class CachedFileRow(Row, kw_only=True, gc=False):
     updated_at: float = 0.0
     wishes: str = "{}"  # JSON: owner → number of the wish, or -1, and the key of its event
     pins: str = "{}"  # JSON: person → 1 or 0, and the key of its event
+    keys: bytes = b""
+
+
+INCIDENTS = "incidents"
+"""The name of what `IncidentsLearned` says."""
+
+
+class KnowledgeRow(Row, kw_only=True, gc=False):
+    """What the service learned from all jobs, and when it was recorded. Since version 9 of the schema."""
+
+    name: str
+    at: float = 0.0
+    learned: str = ""  # a text that only the engine reads
     keys: bytes = b""
 
 

@@ -140,6 +140,7 @@ TABLES: tuple[Table, ...] = (
     Table(name="nodes", row=rows.NodeRow, key=("node",)),
     Table(name="sites", row=rows.SiteRow, key=("site",)),
     Table(name="cached_files", row=rows.CachedFileRow, key=("site", "digest")),
+    Table(name="knowledge", row=rows.KnowledgeRow, key=("name",)),
     Table(
         name="tags",
         row=rows.TagRow,

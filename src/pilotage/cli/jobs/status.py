@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 STAGES_SHOWN_MAX = 50
 REASONS_SHOWN_MAX = 3
 FILES_SHOWN_MAX = 20
+STEPS_SHOWN_MAX = 20
 TRANSFER_SHOWN_SECONDS = 5.0
 """Shorter transfers are not shown: they are over when somebody reads of them."""
 TARGETS_SHOWN_MAX = 10
@@ -67,6 +68,7 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
                 more,
                 inputs=found.get("inputs", []),
                 utc_offset=found.get("utc_offset", ""),
+                healed=found.get("healed", []),
             )
             found |= {"explanation": more} if more is not None else {}
     if as_json:
@@ -231,6 +233,7 @@ def _package_lines(
     *,
     inputs: list[dict[str, Any]],
     utc_offset: str = "",
+    healed: Sequence[dict[str, Any]] = (),
 ) -> Iterator[str]:
     words = package.get("words") or {}
     yield f"{one_line(where)}: {_state(package)}\n"
@@ -260,6 +263,7 @@ def _package_lines(
     if attempts:
         yield "  attempts\n"
         yield from table(map(_attempt, attempts), indent="    ")
+    yield from _healed_lines(where.job, healed)
     yield from _file_lines(inputs, attempts, package["attempt"])
     yield from _binary_lines(attempts, package["attempt"])
     yield from _card_lines(where, package, attempts, explanation)
@@ -267,11 +271,29 @@ def _package_lines(
         start_at, end_at = explanation.get("expected_start_at"), explanation.get("expected_end_at")
         yield from _expected_lines(start_at, end_at, utc_offset=utc_offset)
     # Only the service that runs a job can explain it.
-    reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] != "elsewhere"]
+    reasons = [why for why in (explanation or {}).get("reasons", ()) if why["code"] not in ("elsewhere", "healed")]
     if reasons and package["state"] not in FINAL_NAMES:
         for why in reasons[:REASONS_SHOWN_MAX]:
             yield f"  {one_line(why['message'])}\n"
         yield f"  more: pilotage explain {one_line(where)}\n"
+
+
+def _healed_lines(job: str, steps: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What healing did to a package, and where its reasons are."""
+    if not steps:
+        return
+    yield "  healing\n"
+    rows = (
+        (
+            f"decision {step['decision']}",
+            moment(step["at"]),
+            f"gave up attempt {step['attempt']}" if step.get("attempt") else "wanted one more attempt",
+            step.get("message", ""),
+        )
+        for step in steps[-STEPS_SHOWN_MAX:]
+    )
+    yield from table(rows, indent="    ")
+    yield f"    why: pilotage healing {one_line(job)}\n"
 
 
 def _card_lines(

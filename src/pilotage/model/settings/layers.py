@@ -241,6 +241,8 @@ def _checked(row: Setting, value: Any) -> tuple[Any, str]:
         return value, f"expected at least {row.least:.15g}, got {_shown(value)}"
     if row.most is not None and value > row.most:
         return value, f"expected at most {row.most:.15g}, got {_shown(value)}"
+    if row.below is not None and value >= row.below:
+        return value, f"expected less than {row.below:.15g}, got {_shown(value)}"
     if row.choices and value not in row.choices:
         return value, f"expected one of {', '.join(row.choices)}, got {_shown(value)}"
     texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()

@@ -12,7 +12,15 @@ import msgspec
 from msgspec import Meta
 
 from pilotage.model.errors import PilotageError, did_you_mean, near_name
-from pilotage.model.settings.engine import SKEW_SECONDS, EngineSettings, Order, Provisioning, SelectionSettings
+from pilotage.model.settings.engine import (
+    SKEW_SECONDS,
+    EngineSettings,
+    Healing,
+    HealingSettings,
+    Order,
+    Provisioning,
+    SelectionSettings,
+)
 from pilotage.model.settings.stores import FilesSettings, StoreSettings
 
 # The address of a journal: `sqlite:DIR`, `postgresql://…` or the URL of another adapter; shown without its password.
@@ -230,6 +238,13 @@ class EngineSection(Section, frozen=True, kw_only=True):
         Share,
         _doc("With `forecast`, the share by which the work may take longer than with all pilots that it could use."),
     ] = _ENGINE.provisioning_within
+    healing: Annotated[
+        Healing,
+        _doc(
+            "When late packages get a second attempt: if that is expected to end sooner, as in VIP's paper, or never;"
+            " with `off`, no incident is looked for."
+        ),
+    ] = _ENGINE.healing
     waiting_seconds_max: Annotated[
         Duration, _doc("Time after which a ready package without a site is given up; 0: never.")
     ] = _ENGINE.waiting_seconds_max
@@ -355,6 +370,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     service: ServiceSettings = ServiceSettings()
     engine: EngineSection = EngineSection()
     selection: SelectionSettings = SelectionSettings()
+    healing: HealingSettings = HealingSettings()
     book: BookSettings = BookSettings()
     retention: RetentionSettings = RetentionSettings()
     provenance: ProvenanceSettings = ProvenanceSettings()
@@ -375,6 +391,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[str, ...] = ()  # a text must be one of these
     least: float | None = None
     most: float | None = None
+    below: float | None = None  # more than any value
 
     @property
     def name(self) -> str:
@@ -408,6 +425,7 @@ def _rows(section: str, struct: type[msgspec.Struct]) -> Iterator[Setting]:
             choices=choices,
             least=next((meta.ge for meta in metas if meta.ge is not None), None),
             most=next((meta.le for meta in metas if meta.le is not None), None),
+            below=next((meta.lt for meta in metas if meta.lt is not None), None),
         )
 
 
@@ -449,6 +467,8 @@ def _table(section: str, struct: type[msgspec.Struct]) -> Iterator[str]:
 def _accepted(row: Setting) -> str:
     if row.choices:
         return " or ".join(f"`{choice}`" for choice in row.choices)
+    if row.below is not None:
+        return f"{row.kind}, {row.least:g} to less than {row.below:g}"
     if row.most is not None and row.most >= 1e9 and row.least in (None, -1e9):
         return row.kind
     if row.most is not None and row.most < 1e9:

@@ -20,6 +20,7 @@ from pilotage.book.rows.rows import (
     CachedFileRow,
     JobRow,
     Keys,
+    KnowledgeRow,
     NodeRow,
     PackageFacts,
     PackageRow,
@@ -264,6 +265,7 @@ class _Comparison:
         self._whole_table(NodeRow, lambda row: row.node, mend=mend)
         self._whole_table(SiteRow, lambda row: row.site, mend=mend)
         self._whole_table(CachedFileRow, lambda row: f"{row.site} {row.locator}", mend=mend)
+        self._whole_table(KnowledgeRow, lambda row: row.name, mend=mend)
         self._streams(mend=mend)
         return self._verdict
 

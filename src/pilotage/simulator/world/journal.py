@@ -17,7 +17,17 @@ from pilotage.book.fold.join import join
 from pilotage.book.rows.derived_states import default_state
 from pilotage.book.rows.fast_rows import Lives
 from pilotage.book.rows.ledger import Changes, Observed
-from pilotage.book.rows.rows import CachedFileRow, EventRow, JobRow, PackageRow, PilotRow, SiteRow, StageRow, StreamRow
+from pilotage.book.rows.rows import (
+    CachedFileRow,
+    EventRow,
+    JobRow,
+    KnowledgeRow,
+    PackageRow,
+    PilotRow,
+    SiteRow,
+    StageRow,
+    StreamRow,
+)
 from pilotage.book.rows.shapes import shape_of
 from pilotage.book.statistics.statistics import Observations, Tries
 from pilotage.model.jobs.layout import PackageId
@@ -211,6 +221,10 @@ class SimulatedJournal:
     def sites(self) -> list[SiteRow]:
         """All sites."""
         return self._ledger.find_rows(SiteRow, having={})
+
+    def knowledge(self, name: str) -> KnowledgeRow | None:
+        """What the service learned from all jobs."""
+        return next(iter(self._ledger.find_rows(KnowledgeRow, having={"name": name})), None)
 
     def cached_files(self, site: str, *, after: str, limit: int) -> list[CachedFileRow]:
         """Files of the cache of a site, by digest."""

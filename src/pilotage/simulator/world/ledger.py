@@ -375,7 +375,7 @@ class MemoryLedger:
             self._job_ids[job.job] = job.job_id
         for group in (
             changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.cached_files, changes.tags,
-            changes.statistics,
+            changes.knowledge, changes.statistics,
         ):  # fmt: skip
             self._keep(group)
         for name in changes.unparked:

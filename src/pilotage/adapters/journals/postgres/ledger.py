@@ -268,7 +268,7 @@ class PostgresLedger:
             self._connection.execute("DELETE FROM parked WHERE job = ANY(%s)", (changes.unparked,))
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.cached_files, changes.parked, counted,
+            changes.cached_files, changes.knowledge, changes.parked, counted,
         ):  # fmt: skip
             insert(self._connection, group)
         if counted:

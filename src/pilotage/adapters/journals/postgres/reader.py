@@ -431,6 +431,10 @@ class PostgresReading:
         which = "WHERE t.site = %s AND t.digest > %s ORDER BY t.digest LIMIT %s"
         return self._rows(rows.CachedFileRow, which, (stored_text(site), stored_text(after), limit))
 
+    def knowledge(self, name: str) -> rows.KnowledgeRow | None:
+        """What the service learned from all jobs, by its name."""
+        return next(iter(self._rows(rows.KnowledgeRow, "WHERE t.name = %s", (stored_text(name),))), None)
+
     def tags(self, job: rows.JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[rows.TagRow]:
         """The tags of a job and its packages, in the order of place and name, after one."""
         return self._rows(

@@ -14,7 +14,17 @@ from psycopg import sql
 
 from pilotage.adapters.journals.postgres.connection import Connection, schema_of
 from pilotage.book.query import ATTRIBUTES
-from pilotage.book.rows.rows import AttemptFacts, CachedFileRow, JobRow, NodeRow, PackageFacts, PilotRow, Row, SiteRow
+from pilotage.book.rows.rows import (
+    AttemptFacts,
+    CachedFileRow,
+    JobRow,
+    KnowledgeRow,
+    NodeRow,
+    PackageFacts,
+    PilotRow,
+    Row,
+    SiteRow,
+)
 from pilotage.book.rows.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, Table
 from pilotage.ports import JournalError
 
@@ -231,6 +241,7 @@ MIGRATIONS: Sequence[Migration] = (
     Migration(6, _added_columns(JobRow, "forecast")),
     Migration(7, _added_columns(NodeRow, "os_release", "kernel", "cpu_model", "libc")),
     Migration(8, (_added_table(CachedFileRow), *_views_anew())),
+    Migration(9, (*_added_columns(JobRow, "healing"), _added_table(KnowledgeRow))),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].version
 

@@ -51,7 +51,7 @@ KEPT: dict[type[Row], tuple[str, ...]] = {
 """Rows that nearly every batch reads and changes, and the columns that they are read by."""
 _key_of: dict[type[Row], Callable[[Row], Any]] = {kind: attrgetter(*by) for kind, by in KEPT.items()}
 _long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
-    JobRow: attrgetter("lists", "growth", "access", "tags", "keys"),
+    JobRow: attrgetter("lists", "growth", "access", "tags", "keys", "healing"),
     StageRow: attrgetter("shape", "keys"),
     StreamRow: attrgetter("stream", "ahead"),
     StatisticRow: attrgetter("activity", "sketch"),
@@ -337,7 +337,7 @@ class SqliteLedger:
         self._each("DELETE FROM parked WHERE job = ?", [(job,) for job in changes.unparked])
         for group in (
             changes.streams, changes.jobs, changes.stages, changes.pilots, changes.nodes, changes.sites, changes.tags,
-            changes.cached_files, changes.parked, counted,
+            changes.cached_files, changes.knowledge, changes.parked, counted,
         ):  # fmt: skip
             self._insert(group)
         if counted:

@@ -41,6 +41,7 @@ from pilotage.book.rows.rows import (
     CachedFileRow,
     EventRow,
     JobRow,
+    KnowledgeRow,
     NodeRow,
     PackageRow,
     PilotRow,
@@ -542,6 +543,11 @@ class SqliteReader(SqliteLocations):
         with self.live() as book:
             which = "WHERE site = ? AND digest > ? ORDER BY digest LIMIT ?"
             return list(select(book, CachedFileRow, which, (site, after, limit)))
+
+    def knowledge(self, name: str) -> KnowledgeRow | None:
+        """What the service learned from all jobs, by its name."""
+        with self.live() as book:
+            return next(iter(select(book, KnowledgeRow, "WHERE name = ?", (name,))), None)
 
     def tags(self, job: JobRow, *, after: tuple[int, int, int, str], limit: int) -> list[TagRow]:
         """The tags of a job and its packages, in the order of place and name, after one."""

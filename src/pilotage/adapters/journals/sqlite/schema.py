@@ -76,7 +76,7 @@ def forget_attempts(connection: sqlite3.Connection) -> None:
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -125,11 +125,11 @@ SEALED_INDEXED = frozenset({"state"})
 """Attributes with an index in a sealed job's own file: people look for the few packages that are not done."""
 SEALED_INDEXES = frozenset({"events_job_id_position", "package_facts_state"})
 _LIVE_ONLY = frozenset(
-    {"cached_files", "parked", "statistics", "subscriptions", "notices", "watched", "failures", "mails"}
+    {"cached_files", "knowledge", "parked", "statistics", "subscriptions", "notices", "watched", "failures", "mails"}
 )
 """Tables that have no rows of a sealed job: its file does without, as whoever opens it reads the statements of all tables."""
 
-# Files of sealed jobs of earlier versions get this table, too, and leave it empty.
+# Files of sealed jobs of earlier versions get these tables, too, and leave them empty.
 _CACHED_FILES = (
     "CREATE TABLE IF NOT EXISTS cached_files (site TEXT NOT NULL, digest TEXT NOT NULL, locator TEXT NOT NULL,"
     " state TEXT NOT NULL, name TEXT NOT NULL, wish TEXT NOT NULL, pinned INTEGER NOT NULL, software INTEGER NOT NULL,"
@@ -138,6 +138,10 @@ _CACHED_FILES = (
     " failures INTEGER NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL, ordered_at REAL, fetched_at REAL,"
     " used_at REAL, failed_at REAL, removal_at REAL, removed_at REAL, updated_at REAL NOT NULL, wishes TEXT NOT NULL,"
     " pins TEXT NOT NULL, keys BLOB NOT NULL, PRIMARY KEY (site, digest)) WITHOUT ROWID"
+)
+_KNOWLEDGE = (
+    "CREATE TABLE IF NOT EXISTS knowledge (name TEXT NOT NULL, at REAL NOT NULL, learned TEXT NOT NULL,"
+    " keys BLOB NOT NULL, PRIMARY KEY (name)) WITHOUT ROWID"
 )
 Migration = Sequence[str]
 MIGRATIONS: Mapping[int, Migration] = {
@@ -161,6 +165,10 @@ MIGRATIONS: Mapping[int, Migration] = {
         for name in ("os_release", "kernel", "cpu_model", "libc")
     ),
     7: (_CACHED_FILES,),
+    8: (
+        "ALTER TABLE jobs ADD COLUMN healing TEXT NOT NULL DEFAULT ''",
+        _KNOWLEDGE,
+    ),
 }
 """For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike.
 

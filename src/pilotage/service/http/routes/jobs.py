@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from pilotage.book.rows.rows import JobRow
-from pilotage.model.answers import Explanation, Progress, Why, WhyCode
+from pilotage.model.answers import Explanation, HealedStep, HealingHistory, Progress, Why, WhyCode
+from pilotage.model.events.events import COUNTER_MAX
 from pilotage.model.events.payloads import BinaryEnd
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.texts import words_of_failure
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 
 IfNoneMatch = Annotated[str | None, in_header("If-None-Match", "The ETag of an answer that the client has.")]
 Named = Annotated[str | None, in_query("Only the package of this name.", name="name", max_length=4096)]
+BeforePosition = Annotated[
+    int, in_query("The `before` of the page of later ones; 0 for the newest.", name="before", ge=0, le=COUNTER_MAX)
+]
 WithWords = Annotated[
     int, in_query("1 to include the name, the parameters and the command of each package.", name="words", ge=0, le=1)
 ]
@@ -253,6 +257,7 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
         attempts=attempt_views(found.facts, events),
         inputs=_inputs(services, job, place),
         utc_offset=services.reader.utc_offset(found.facts),
+        healed=list(services.reader.healed_steps(found)),
     )
 
 
@@ -357,12 +362,42 @@ async def progress(request: ApiRequest, services: ServicesArgument, job: JobPath
     return await job_progress(services, request.user, job)
 
 
-PROGRESS_ROUTES = (progress,)
+@get(
+    "/v1/jobs/{job:str}/healing",
+    operation_id="healing",
+    needs=(READ,),
+    summary="What healing saw and did",
+    tags=["running"],
+    faults=(400, 401, 403, 404, 410, 503),
+)
+async def healing(
+    request: ApiRequest, services: ServicesArgument, job: JobPath, before: BeforePosition = 0, limit: Limit = 0
+) -> HealingHistory:
+    """The last decisions about the incidents of a job, the newest last; median times of phases; slot time that was wasted.
+
+    Without a decision, `why` says why there is none.
+    """
+    settings = services.settings
+
+    def answer() -> HealingHistory:
+        return services.reader.healing(
+            services.reader.job(request.user, job),
+            healing=settings.engine.healing,
+            settings=settings.healing,
+            before=before,
+            limit=limit,
+        )
+
+    return await services.ask(answer)
+
+
+PROGRESS_ROUTES = (progress, healing)
 
 
 # Why a package is in its state, over HTTP: reasons from the engine, or from the book for jobs that it does not run.
 
 _STALE_SHOWN_MAX = 5
+_STEPS_SHOWN_MAX = 5
 _OVER: dict[str, tuple[WhyCode, str]] = {
     "DONE": ("done", "its outputs are there"),
     "CLEARED": ("done", "its outputs were handed over, or their retention time is over"),
@@ -413,6 +448,9 @@ def _in_words(services: Services, found: ShownPackage, explanation: Explanation)
         name = f"{found.job.job}/{explanation.package}"
         why = Why(code="stale", message=message, subject=name, next_step=f"pilotage retry --force {name}")
         explanation = msgspec.structs.replace(explanation, reasons=(*explanation.reasons, why))
+    if healed := services.reader.healed_steps(found):
+        reasons = (*explanation.reasons, *(_healed(step, found.job) for step in healed[-_STEPS_SHOWN_MAX:]))
+        explanation = msgspec.structs.replace(explanation, reasons=reasons)
     facts = found.facts
     if facts is not None and facts.running_at is not None and (facts.state == "RUNNING" or facts.state in _OVER):
         ended_at = facts.done_at or facts.aborted_at or facts.cancelled_at
@@ -429,6 +467,13 @@ def _in_words(services: Services, found: ShownPackage, explanation: Explanation)
         return explanation
     binaries = msgspec.convert(views, tuple[BinaryEnd, ...], from_attributes=True)
     return msgspec.structs.replace(explanation, ended=last, binaries=binaries)
+
+
+def _healed(step: HealedStep, job: JobRow) -> Why:
+    """What healing did to a package, as one of the reasons."""
+    what = f"gave up attempt {step.attempt}" if step.attempt is not None else "wanted one more attempt"
+    message = f"healing {what} (decision {step.decision}){f': {step.message}' if step.message else ''}"
+    return Why(code="healed", message=message, since=step.at, next_step=f"pilotage healing {job.job}")
 
 
 def _by_the_book(services: Services, found: ShownPackage, place: PackageId) -> Explanation:
