@@ -15,6 +15,7 @@ import msgspec
 
 from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.rows.forecasts import read_forecast
+from pilotage.book.rows.healing import read_healing
 from pilotage.book.rows.registers import Register
 from pilotage.book.rows.rows import (
     AttemptFacts,
@@ -209,6 +210,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pilots: Iterable[PilotRow] = ()
     sites: Iterable[SiteRow] = ()
     cached_files: Iterable[CachedFileRow] = ()
+    incidents: str = ""  # the history of incidents, as last recorded
     next_n: int = 1  # of the stream of decisions
     position: int = 0
 
@@ -224,6 +226,8 @@ def restore(snapshot: Snapshot, *, sites: Sequence[Site], settings: EngineSettin
     state.log.book_position = state.log.start_position = snapshot.position
     _restore_site_records(state, rows)
     restore_files(state, snapshot.cached_files)
+    if snapshot.incidents:
+        state.healing.restore(snapshot.incidents)
     _restore_pilots(state, pilots)
     _restore_latencies(state, rows, pilots)
     gone = ended_pilots(pilots)
@@ -349,6 +353,7 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: EndedPilots) -
     job.aborted = row.aborted_at is not None
     job.cleared = row.cleared_at is not None
     job.drop_revision = state.log.next_number - 1  # no operation was later
+    _restore_healing(state, row)
     limited = state.settings.waiting_seconds_max > 0
     done_at: dict[int, float] = {}
     own: dict[int, float] = {}
@@ -376,6 +381,12 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: EndedPilots) -
                 job.failed_producers.add(number)
     if job.special:
         check_job_end(state, job)
+
+
+def _restore_healing(state: EngineState, row: JobRow) -> None:
+    """Continue from what healing last recorded of a job."""
+    if state.healing.enabled and (known := read_healing(row.healing)) is not None:
+        state.healing.of(row.job).restore(known.learned)
 
 
 def _restore_forecast(state: EngineState, job: JobState, row: JobRow) -> None:

@@ -16,7 +16,7 @@ from pilotage.agent.attempt.environment import OWN_NAMES
 from pilotage.app.service.serve import engine_settings
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.settings import settings as configuration
-from pilotage.model.settings.engine import EngineSettings, RestartSettings
+from pilotage.model.settings.engine import EngineSettings, HealingSettings, RestartSettings
 from pilotage.model.settings.layers import OTHER_VARIABLES, SHORT_VARIABLES, SettingsError
 from pilotage.model.settings.settings import (
     SETTINGS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pilotage.book.codec import Codec
 from pilotage.book.rows.ledger import Changes
-from pilotage.book.rows.rows import CachedFileRow, JobRow, PilotRow, StreamRow
+from pilotage.book.rows.rows import INCIDENTS, CachedFileRow, JobRow, PilotRow, StreamRow
 from pilotage.book.rows.streams import highest_of, received_ranges, size, stream_row
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.past_pilots import EndedPilots, ended_pilots
@@ -53,12 +53,19 @@ def start_from(
         pilots=pilots,
         sites=journal.sites(),
         cached_files=cached_files(journal),
+        incidents=incidents_of(journal),
         next_n=next_number(decided),
         position=journal.position(),
     )
     live = {row.pilot for row in pilots if row.ended_at is None}  # others when their agents connect
     streams = [row for row in journal.streams("agent") if row.stream in live]
     return start_core(snapshot, sites=sites, settings=settings, now=now, codec=codec, streams=streams)
+
+
+def incidents_of(journal: Journal) -> str:
+    """The history of incidents, as last recorded."""
+    known = journal.knowledge(INCIDENTS)
+    return known.learned if known is not None else ""
 
 
 def cached_files(journal: Journal) -> Iterator[CachedFileRow]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from pilotage.book.codec import Checked, Codec
-from pilotage.book.rows.rows import JobRow
+from pilotage.book.rows.rows import INCIDENTS, JobRow
 from pilotage.engine.consistency import abandoned_attempts
 from pilotage.engine.decision_log import ENGINE_STREAM
 from pilotage.engine.engine import Engine
@@ -345,6 +345,7 @@ class CheckedWorld:
         journal = self.journal
         jobs = [self._snapshot_of(row) for row in journal.live_jobs()]
         pilots = journal.pilots(after="", limit=_PILOTS_MAX)
+        known = journal.knowledge(INCIDENTS)
         snapshot = Snapshot(
             jobs=jobs,
             pilots=pilots,
@@ -352,6 +353,7 @@ class CheckedWorld:
             cached_files=[
                 row for site in journal.sites() for row in journal.cached_files(site.site, after="", limit=_FILES_MAX)
             ],
+            incidents=known.learned if known is not None else "",
             next_n=next_number(journal.streams("service")),
             position=journal.position(),
         )
