@@ -384,7 +384,7 @@ class Decisions:
         assert isinstance(data, payloads.ReplicaWanted)
         package = self._package(checked.event)
         self._at_epoch(package, checked.event)
-        package.replicas += data.cause == "queue"
+        package.replicas += data.cause in ("queue", "healing")
         if data.replicas > package.replicas:
             message = f"{data.replicas} replicas are wanted, and {package.replicas} were asked for"
             raise self._broken(LEASES, message, package)
