@@ -12,12 +12,13 @@ from pilotage.engine.decisions.attempts import replicas_max
 from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.healing.job_health import ActivityHealth, JobHealth
+from pilotage.engine.healing.phase_times import PHASE_NUMBERS
 from pilotage.engine.healing.replication import LatePackage, Surroundings, Treatment
 from pilotage.engine.placement import is_bound
 from pilotage.engine.retry.policy import HEALED
 from pilotage.engine.state.job_queries import is_spent, live_attempts
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus, QueueClass, template_of
-from pilotage.engine.state.sites import SiteState
+from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.engine.transitions.early_start import is_read_early
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.forecast.latency import LatencyDistribution
@@ -26,6 +27,7 @@ from pilotage.model.events.healing_payloads import Treated
 from pilotage.model.texts import REPLICAS_MAX
 
 _SITES_MAX = 64  # that are compared for a copy
+_BEFORE_APPLICATION = (PHASE_NUMBERS["setup"], PHASE_NUMBERS["inputs"])
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,12 @@ def replicate_late(
         if not each.replicate:
             continue
         work = job.work[each.number]
+        if (stuck := _to_reschedule(state, job, work)) is not None:
+            spent = state.clock.wall_time - stuck.began_at
+            if spent <= budget:
+                budget -= spent
+                actions.append(_reschedule(job, stuck, each))
+                continue
         cost = surroundings.latency_seconds + activity.times.whole.median  # of whichever loses, once there are two
         why = why_no_replica(state, job, work)
         if not why and cost > budget:
@@ -173,6 +181,38 @@ def _replicate(health: JobHealth, treatment: Treatment, cost: float) -> Action:
         state.log.write(wanted, job=job, number=number, epoch=job.epoch_of(number))
 
     treated = Treated(treatment="replicate", package=job.dotted(number), message=treatment.why)
+    return Action(treated=treated, carry_out=carry_out)
+
+
+def _to_reschedule(state: EngineState, job: JobState, work: ActivePackage) -> AttemptState | None:
+    """The late attempt of a package that may have only one, if its application has not begun: it starts anew elsewhere."""
+    live = [each for each in work.attempts.values() if not each.lost]
+    alone = len(live) == 1 and replicas_max(state, job, work.number) == 1
+    if not alone or live[0].phase not in _BEFORE_APPLICATION or template_of(job, work.number).side_effects:
+        return None
+    if work.held or work.dropped or not job.open or work.ties or is_read_early(job, work.number) is not None:
+        return None
+    queue = queue_of(state, job, work.number)
+    elsewhere = any(
+        site is not live[0].site and site.known and not site.asleep for site in state.placement.possible_sites(queue)
+    )
+    return live[0] if elsewhere else None
+
+
+def _reschedule(job: JobState, attempt: AttemptState, treatment: Treatment) -> Action:
+    message = f"{treatment.why}; it may have one attempt at a time"
+
+    def carry_out(state: EngineState, decision: int) -> None:
+        attempt.raced_at = attempt.began_at  # what it took is wasted by healing
+        mark_lost(state, attempt, reason=HEALED, message=message, decision=decision)
+
+    treated = Treated(
+        treatment="reschedule",
+        package=job.dotted(treatment.number),
+        attempt=attempt.ref.attempt,
+        site=attempt.site.name,
+        message=message,
+    )
     return Action(treated=treated, carry_out=carry_out)
 
 

@@ -111,11 +111,28 @@ def test_a_package_with_side_effects_is_never_copied(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_document_that_allows_one_attempt_gets_no_copy(mode: str) -> None:
+def test_a_package_that_may_have_one_attempt_starts_anew_elsewhere_if_its_application_has_not_begun(mode: str) -> None:
     with Small(site("a"), site("b"), healing=mode) as small:
         holder, other = stalled(small, replicas_max=1)
+        small.wait(100.0, holder, other)
+        assert wanted(small, "1.8.1") == []
+        treated = [each.treatment for said in decided(small) for each in said.treated]
+        assert treated == ["reschedule"]
+        assert (holder.packages, other.packages) == ([], ["1.8.1"])
+        holder.unread.clear()
+        other.succeed("1.8.1")
+        small.finish()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_package_that_may_have_one_attempt_keeps_it_once_its_application_runs(mode: str) -> None:
+    with Small(site("a"), site("b"), healing=mode) as small:
+        holder, other = stalled(small, replicas_max=1)
+        holder.say(payloads.PhaseEntered(phase="application"), holder.ref("1.8.1"))
+        holder.exchange()
         small.wait(2000.0, holder, other)
         assert wanted(small, "1.8.1") == []
+        assert [each for said in decided(small) for each in said.treated] == []
         holder.succeed("1.8.1")
         small.finish()
 
