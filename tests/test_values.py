@@ -33,7 +33,7 @@ BY_POSITION = {
         "_Outcome PackageRow ParkedEvent _Payload Query QueryPlace RawValue Sketch TagRow _Token"
     ),
     "client": "_Announced Failure _MergedCursor _Offset",
-    "engine": "ActivePackage AttemptState Folds Hold Refusal Room _HoldMessage Tally",
+    "engine": "ActivePackage AttemptState Beginning Folds Hold Refusal Room _HoldMessage Tally",
     "language": (
         "Choice Colour Condition ConfigurationFile Document DraftFile EdgeFile EnvironmentVariable "
         "ErrorCode Field _Gap Inline InvalidValue LateList LateStage Layout Line ListOf Listing LoadResult "

@@ -4,6 +4,7 @@ __all__ = [
     "association",
     "degrees",
     "healing",
+    "incidents",
     "job_health",
     "levels",
     "phase_times",

@@ -35,11 +35,6 @@ def seconds_until(coefficient: float, medians: Sequence[float], *, phase: int | 
     return max(medians[phase], longest - before - sum(medians[phase + 1 :]))
 
 
-def inefficiency(*, application_seconds: float, all_seconds: float) -> float:
-    """The share of the time of an activity that its applications did not run."""
-    return min(1.0, max(0.0, 1.0 - application_seconds / all_seconds)) if all_seconds > 0.0 else 0.0
-
-
 def failing(*, uncured: int, ends: int) -> float:
     """The share of the attempts of an activity that failed, without those whose package succeeded later."""
     return uncured / ends if ends else 0.0

@@ -120,13 +120,15 @@ class Healing:
             return
         attempt.phase, attempt.phase_at = number, max(at, attempt.began_at)
         health = self.of(attempt.ref.job)
-        health.of_kind(health.job.kinds[attempt.number]).phase_entered(attempt, self.policy)
+        health.of_kind(health.job.kinds[attempt.number]).just_told.append(attempt)
         self._changed(health)
 
     def finished(self, attempt: AttemptState, phases: tuple[PhaseTimes, ...]) -> None:
         """An attempt succeeded whose phases are those of a usual one."""
         health = self.of(attempt.ref.job)
-        health.of_kind(health.job.kinds[attempt.number]).finished(phases)
+        activity = health.of_kind(health.job.kinds[attempt.number])
+        activity.times.add(phases)
+        activity.ended()
 
     def failed(self, attempt: AttemptState) -> None:
         """An attempt failed or was lost, and that counts as a failure."""

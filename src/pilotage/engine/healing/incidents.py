@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from pilotage.engine.healing.degrees import failing, inefficiency, unavailable, unfairness
+from pilotage.engine.healing.degrees import failing, unavailable, unfairness
 from pilotage.engine.healing.job_health import ActivityHealth, JobHealth, is_running, store_of
 from pilotage.engine.healing.replication import Copy, LatePackage, degree_of
 from pilotage.engine.state.caches import SiteCache
@@ -49,7 +49,7 @@ def not_blocked(health: JobHealth, activity: ActivityHealth, now: float) -> floa
 
 def low_efficiency(activity: ActivityHealth) -> float:
     """How little of the time of an activity its applications run."""
-    return inefficiency(application_seconds=activity.application_seconds, all_seconds=activity.all_seconds)
+    return 1.0 - activity.times.efficiency
 
 
 def failing_activity(activity: ActivityHealth) -> float:

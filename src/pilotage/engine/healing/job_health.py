@@ -14,7 +14,6 @@ from pilotage.engine.healing.replication import ReplicationPolicy
 from pilotage.engine.state.jobs import JobState
 from pilotage.engine.state.sites import AttemptState
 from pilotage.model.events.healing_payloads import ActivityPhases, HealingLearned, PhaseMedian
-from pilotage.model.events.payloads import PhaseTimes
 
 ACTIVITIES_MAX = 64
 """Activities whose medians are recorded: those with the most finished packages."""
@@ -27,8 +26,7 @@ class ActivityHealth:
     """The packages of a job that run the same software."""
 
     __slots__ = (
-        "_told", "_told_total", "_young", "all_seconds", "application_seconds", "ends", "failures", "late", "name",
-        "running", "times",
+        "_told", "_told_total", "ends", "failures", "just_told", "late", "name", "running", "times", "young",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -37,40 +35,20 @@ class ActivityHealth:
         self.times = PhaseSamples()
         self.ends = 0.0  # of attempts
         self.failures = 0.0  # of these, of packages that have not succeeded since
-        self.application_seconds = 0.0
-        self.all_seconds = 0.0
         self.running = 0  # attempts with a lease
         # Attempts that run, by when to look at them: those that have told of no phase in the order in which they began, the
         # others in a heap. One that is over is met once more, and forgotten.
-        self._young: deque[AttemptState] = deque()
+        self.young: deque[AttemptState] = deque()
+        self.just_told: list[AttemptState] = []  # since the last cycle
         self._told: list[tuple[float, int, AttemptState]] = []
         self._told_total = 0.0
         self.late: dict[AttemptState, None] = {}  # looked at in each cycle
-
-    def began(self, attempt: AttemptState) -> None:
-        """An attempt has a lease."""
-        self._young.append(attempt)
-
-    def phase_entered(self, attempt: AttemptState, policy: ReplicationPolicy) -> None:
-        """An attempt has told of a long phase."""
-        self._push(attempt, policy)
-
-    def finished(self, phases: tuple[PhaseTimes, ...]) -> None:
-        """An attempt succeeded; `phases` are those it reports."""
-        self.times.add(phases)
-        for each in phases:
-            self.all_seconds += each.seconds
-            if each.phase == "application":
-                self.application_seconds += each.seconds
-        self.ended()
 
     def ended(self, *, failed: bool = False) -> None:
         """An attempt ended."""
         if self.ends >= _ENDS_MAX:
             self.ends *= 0.5
             self.failures *= 0.5
-            self.application_seconds *= 0.5
-            self.all_seconds *= 0.5
         self.ends += 1.0
         self.failures += failed
 
@@ -80,7 +58,7 @@ class ActivityHealth:
 
     def due(self, policy: ReplicationPolicy, now: float) -> None:
         """Put the attempts into `late` that are to be looked at now (wall-clock time)."""
-        times, young = self.times, self._young
+        times, young = self.times, self.young
         after = policy.look_after(times, phase=None, before=0.0)
         while young and young[0].began_at + after <= now:
             attempt = young.popleft()
@@ -90,6 +68,9 @@ class ActivityHealth:
             known, self._told = self._told, []
             for _, _, attempt in known:
                 self._push(attempt, policy)
+        told, self.just_told = self.just_told, []
+        for attempt in told:
+            self._push(attempt, policy)
         while self._told and self._told[0][0] <= now:
             attempt = heapq.heappop(self._told)[2]
             if is_running(attempt):
@@ -101,7 +82,7 @@ class ActivityHealth:
         """When the next attempt is to be looked at: at once while one is late; infinite without any."""
         if self.late:
             return -math.inf
-        young = self._young
+        young = self.young
         while young and not (is_running(young[0]) and young[0].phase < 0):
             young.popleft()
         at = young[0].began_at + policy.look_after(self.times, phase=None, before=0.0) if young else math.inf
@@ -114,7 +95,7 @@ class ActivityHealth:
 
     def oldest(self) -> AttemptState | None:
         """The attempt that has run longest of those that told of no phase."""
-        return self._young[0] if self._young else None
+        return self.young[0] if self.young else None
 
     def _push(self, attempt: AttemptState, policy: ReplicationPolicy) -> None:
         if not is_running(attempt):
@@ -171,11 +152,12 @@ class JobHealth:
 
     def of_kind(self, kind: int) -> ActivityHealth:
         """The activity of a kind of packages."""
-        by_kind = self._by_kind
-        if kind >= len(by_kind):
-            for template in self.job.plan.templates[len(by_kind) :]:
-                by_kind.append(self.of_activity(template.activity))
-        return by_kind[kind]
+        try:
+            return self._by_kind[kind]
+        except IndexError:  # stages have been expanded since
+            for template in self.job.plan.templates[len(self._by_kind) :]:
+                self._by_kind.append(self.of_activity(template.activity))
+            return self._by_kind[kind]
 
     def of_activity(self, name: str) -> ActivityHealth:
         """An activity by its name."""
@@ -188,19 +170,20 @@ class JobHealth:
         """An attempt with a lease takes a slot."""
         activity = self.of_kind(self.job.kinds[attempt.number])
         activity.running += 1
-        activity.began(attempt)
+        activity.young.append(attempt)
         self.running += 1
         self._running_since += attempt.began_at
 
     def left(self, attempt: AttemptState, now: float, *, succeeded: bool) -> None:
         """An attempt with a lease leaves its slot."""
         self.of_kind(self.job.kinds[attempt.number]).running -= 1
+        began_at = attempt.began_at
         self.running -= 1
-        self._running_since -= attempt.began_at
-        spent = max(0.0, now - attempt.began_at)
-        self.slot_seconds += spent
+        self._running_since -= began_at
+        if now > began_at:
+            self.slot_seconds += now - began_at
         if not succeeded and attempt.raced_at < now:
-            self.healing_seconds += now - max(attempt.raced_at, attempt.began_at)
+            self.healing_seconds += now - max(attempt.raced_at, began_at)
 
     def all_slot_seconds(self, now: float) -> float:
         """Slot time of all attempts so far."""

@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from pilotage.model.events.payloads import PhaseTimes
 
 PHASES = ("setup", "inputs", "application", "outputs")
 PHASE_NUMBERS: Mapping[str, int] = {name: number for number, name in enumerate(PHASES)}
+_APPLICATION = PHASE_NUMBERS["application"]
 
 SAMPLES_MAX = 256
 """As many of the latest packages count."""
-_THINNED = 4  # once there are that many, one of so many packages counts
 
 
 class Sample:
-    """The latest observations of a time, in order of size."""
+    """Observations of a time, in order of size."""
 
-    __slots__ = ("_latest", "ordered", "total")
+    __slots__ = ("mean", "ordered")
 
-    def __init__(self) -> None:
-        """Start with none."""
-        self.ordered: list[float] = []
-        self.total = 0.0
-        self._latest: deque[float] = deque()
+    def __init__(self, seconds: Iterable[float] = ()) -> None:
+        """Take the observations, in any order."""
+        self.ordered = sorted(seconds)
+        self.mean = sum(self.ordered) / len(self.ordered) if self.ordered else 0.0
 
     def __len__(self) -> int:
         return len(self.ordered)
-
-    def add(self, seconds: float) -> None:
-        """Add one; the oldest goes if there are too many."""
-        insort(self.ordered, seconds)
-        self._latest.append(seconds)
-        self.total += seconds
-        if len(self._latest) > SAMPLES_MAX:
-            oldest = self._latest.popleft()
-            del self.ordered[bisect_left(self.ordered, oldest)]
-            self.total -= oldest
 
     @property
     def median(self) -> float:
@@ -47,11 +36,6 @@ class Sample:
         if not ordered:
             return 0.0
         return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
-
-    @property
-    def mean(self) -> float:
-        """The mean; 0 without any."""
-        return max(0.0, self.total) / len(self.ordered) if self.ordered else 0.0
 
     def residual(self, seconds: float) -> float:
         """How much longer something is expected to take that has taken so long already.
@@ -80,43 +64,58 @@ class Sample:
 
 
 class PhaseSamples:
-    """The times of each phase of the finished packages of one activity."""
+    """The times of each phase of the latest finished packages of one activity.
 
-    __slots__ = ("_recorded", "application", "count", "phases", "whole")
+    Packages are noted as they are: most finish between two looks at their times.
+    """
+
+    __slots__ = ("_latest", "_medians", "_phases", "_recorded", "_seen", "_whole", "count")
 
     def __init__(self) -> None:
         """Start with none."""
         self.count = 0  # packages, also those that no longer count
-        self.phases = tuple(Sample() for _ in PHASES)
-        self.application = self.phases[2]
-        self.whole = Sample()  # of all phases together
+        self._latest: deque[Sequence[PhaseTimes]] = deque(maxlen=SAMPLES_MAX)
+        self._seen = 0  # the count at the last look
+        self._phases = tuple(Sample() for _ in PHASES)
+        self._whole = Sample()
+        self._medians = (0.0,) * len(PHASES)
         self._recorded: tuple[float, ...] | None = None  # medians, from an earlier engine
 
-    def add(self, phases: Iterable[PhaseTimes]) -> None:
+    def add(self, phases: Sequence[PhaseTimes]) -> None:
         """Add a finished package; a phase that it does not report took no time."""
         self.count += 1
-        if self.count > SAMPLES_MAX and self.count % _THINNED:
-            return
-        seconds = [0.0, 0.0, 0.0, 0.0]
-        for each in phases:
-            number = PHASE_NUMBERS.get(each.phase)
-            if number is not None:
-                seconds[number] += each.seconds
-        for sample, each_seconds in zip(self.phases, seconds, strict=True):
-            sample.add(each_seconds)
-        self.whole.add(sum(seconds))
+        self._latest.append(phases)
+
+    @property
+    def phases(self) -> tuple[Sample, ...]:
+        """The times of each phase."""
+        self._look()
+        return self._phases
+
+    @property
+    def whole(self) -> Sample:
+        """The times of all phases together."""
+        self._look()
+        return self._whole
 
     @property
     def medians(self) -> tuple[float, ...]:
         """The median of each phase."""
-        if self._recorded is not None and len(self.whole) < self.count // 2:
+        if self._recorded is not None and len(self._latest) < self.count // 2:
             return self._recorded
-        return tuple(sample.median for sample in self.phases)
+        self._look()
+        return self._medians
 
     @property
     def total(self) -> float:
         """The sum of the medians: the t̃ of equation 1."""
         return sum(self.medians)
+
+    @property
+    def efficiency(self) -> float:
+        """The share of the time in which applications ran; 1 while nothing is known."""
+        whole = sum(self.whole.ordered)
+        return sum(self.phases[_APPLICATION].ordered) / whole if whole > 0.0 else 1.0
 
     def named_medians(self) -> list[tuple[str, float]]:
         """The median of each phase, by name."""
@@ -126,3 +125,20 @@ class PhaseSamples:
         """Start from the medians that an earlier engine recorded: they hold until half of the packages are newer."""
         self.count = count
         self._recorded = tuple(medians.get(phase, 0.0) for phase in PHASES)
+
+    def _look(self) -> None:
+        if self._seen == self.count:
+            return
+        self._seen = self.count
+        columns: list[list[float]] = [[] for _ in PHASES]
+        whole = []
+        for phases in self._latest:
+            seconds = [0.0] * len(PHASES)
+            for each in phases:
+                if (number := PHASE_NUMBERS.get(each.phase)) is not None:
+                    seconds[number] += each.seconds
+            for column, each_seconds in zip(columns, seconds, strict=True):
+                column.append(each_seconds)
+            whole.append(sum(seconds))
+        self._phases, self._whole = tuple(map(Sample, columns)), Sample(whole)
+        self._medians = tuple(sample.median for sample in self._phases)

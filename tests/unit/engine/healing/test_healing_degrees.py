@@ -12,7 +12,6 @@ from pilotage.engine.healing.degrees import (
     blocked_degree,
     estimated_seconds,
     failing,
-    inefficiency,
     performance,
     seconds_until,
     unavailable,
@@ -66,12 +65,6 @@ def test_an_attempt_reaches_a_coefficient_after_the_time_that_is_foretold(
     if phase is None or after > medians[phase]:
         sooner = estimated_seconds(medians, phase=phase, before=before, elapsed=after * (1 - 1e-6) - 1e-6)
         assert performance(sooner, total) <= coefficient + 1e-6
-
-
-def test_an_activity_without_application_time_is_wholly_inefficient_and_one_that_has_not_run_not_at_all() -> None:
-    assert inefficiency(application_seconds=0.0, all_seconds=10.0) == 1.0
-    assert inefficiency(application_seconds=7.5, all_seconds=10.0) == 0.25
-    assert inefficiency(application_seconds=0.0, all_seconds=0.0) == 0.0
 
 
 def test_failures_count_that_no_retry_has_cured() -> None:

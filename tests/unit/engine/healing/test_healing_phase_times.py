@@ -12,14 +12,11 @@ from pilotage.engine.healing.phase_times import SAMPLES_MAX, PhaseSamples, Sampl
 from pilotage.model.events.payloads import PhaseTimes
 from pilotage.model.states import Phase
 
-TIMES = st.lists(st.floats(0.0, 1e5, allow_subnormal=False), max_size=2 * SAMPLES_MAX)
+TIMES = st.lists(st.floats(0.0, 1e5, allow_subnormal=False), max_size=SAMPLES_MAX)
 
 
 def sample(*seconds: float) -> Sample:
-    found = Sample()
-    for each in seconds:
-        found.add(each)
-    return found
+    return Sample(seconds)
 
 
 def phases(**seconds: float) -> tuple[PhaseTimes, ...]:
@@ -28,16 +25,24 @@ def phases(**seconds: float) -> tuple[PhaseTimes, ...]:
 
 
 @given(TIMES)
-def test_the_median_and_mean_are_those_of_the_latest(times: list[float]) -> None:
-    found, latest = sample(*times), times[-SAMPLES_MAX:]
-    assert found.ordered == sorted(latest)
-    assert found.median == pytest.approx(statistics.median(latest) if latest else 0.0)
-    assert found.mean == pytest.approx(statistics.fmean(latest) if latest else 0.0, abs=1e-5)
+def test_the_median_and_mean_are_those_of_the_observations(times: list[float]) -> None:
+    found = sample(*times)
+    assert found.ordered == sorted(times)
+    assert found.median == pytest.approx(statistics.median(times) if times else 0.0)
+    assert found.mean == pytest.approx(statistics.fmean(times) if times else 0.0, abs=1e-5)
+
+
+def test_the_latest_packages_count() -> None:
+    samples = PhaseSamples()
+    for number in range(3 * SAMPLES_MAX):
+        samples.add(phases(application=float(number)))
+    assert samples.whole.ordered == [float(each) for each in range(2 * SAMPLES_MAX, 3 * SAMPLES_MAX)]
+    assert samples.count == 3 * SAMPLES_MAX
 
 
 @given(TIMES, st.floats(0.0, 1e5))
 def test_what_took_longer_tells_how_long_it_still_takes(times: list[float], seconds: float) -> None:
-    longer = [each for each in times[-SAMPLES_MAX:] if each > seconds]
+    longer = [each for each in times if each > seconds]
     expected = statistics.fmean(longer) - seconds if len(longer) > 1 else seconds if times else 0.0
     assert sample(*times).residual(seconds) == pytest.approx(expected, abs=1e-5)
 
@@ -76,3 +81,12 @@ def test_recorded_medians_hold_until_half_of_the_packages_are_newer() -> None:
         samples.add(phases(application=10.0))
     assert samples.medians == (0.0, 0.0, 10.0, 0.0)
     assert samples.count == 7
+
+
+def test_an_activity_without_application_time_is_wholly_inefficient_and_one_that_has_not_run_not_at_all() -> None:
+    samples = PhaseSamples()
+    assert samples.efficiency == 1.0
+    samples.add(phases(inputs=10.0))
+    assert samples.efficiency == 0.0
+    samples.add(phases(application=30.0))
+    assert samples.efficiency == 0.75
