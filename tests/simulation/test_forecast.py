@@ -109,7 +109,7 @@ def test_one_seed_is_one_run_and_another_seed_is_another() -> None:
 def test_packages_take_the_same_work_whatever_the_settings() -> None:
     packages = PackagesWorld(run_time_factor=Factors(distribution="log-normal", median=1.0, sigma=0.5))
     of = subject(LYON, NICE, world=worlds("lyon", "nice", packages=packages))
-    usual = usual_settings(of.world)
+    usual = usual_settings(of.world, EngineSettings(healing="off"))  # copies are work of their own
     selection = msgspec.structs.replace(usual.selection, slots_factor=3.0)
     other = msgspec.structs.replace(usual, selection=selection)
     took = [
@@ -174,6 +174,34 @@ def test_a_pilot_that_never_comes_is_asked_for_again() -> None:
 def test_stragglers_hold_the_end_up() -> None:
     world = worlds("lyon", straggler_probability=1.0, straggler_factor=Factors(value=5.0))
     assert run(subject(LYON, packages=10, world=world)).makespan_seconds == pytest.approx(60 + 3000, abs=10)
+
+
+def test_an_attempt_that_stalls_fetches_its_inputs_for_many_times_the_usual_time() -> None:
+    packages = PackagesWorld(setup=Times(value_seconds=20.0), inputs=Times(value_seconds=100.0))
+    world = worlds("lyon", packages=packages, stall_probability=1.0, stall_factor=Factors(value=10.0))
+    figures = JobSimulation(
+        subject(LYON, packages=10, world=world), seed=0, settings=usual_settings(world, EngineSettings(healing="off"))
+    ).run()
+    usual = 20 + 100 + 600
+    assert figures.makespan_seconds == pytest.approx(60 + 11 * usual, abs=10)
+    site = figures.sites["lyon"]
+    assert site.setup_seconds == pytest.approx(10 * 20.0)
+    assert site.inputs_seconds == pytest.approx(10 * (100.0 + 10 * usual))
+
+
+def test_a_world_with_stalls_leaves_everything_else_as_it_was() -> None:
+    packages = PackagesWorld(
+        setup=Times(distribution="uniform", low_seconds=5.0, high_seconds=50.0),
+        inputs=Times(distribution="exponential", mean_seconds=30.0),
+    )
+    off = EngineSettings(healing="off")
+    calm, stalling = (worlds("lyon", packages=packages, stall_probability=share) for share in (0.0, 0.3))
+    before, after = (
+        JobSimulation(subject(LYON, packages=10, world=world), seed=0, settings=usual_settings(world, off)).run()
+        for world in (calm, stalling)
+    )
+    assert after.sites["lyon"].setup_seconds == before.sites["lyon"].setup_seconds
+    assert after.sites["lyon"].inputs_seconds > before.sites["lyon"].inputs_seconds + 600.0
 
 
 def test_nothing_runs_during_an_outage() -> None:

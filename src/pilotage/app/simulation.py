@@ -227,6 +227,8 @@ class _Attempts:
             match phase["phase"]:
                 case "application":
                     observed.run_seconds.setdefault(activity, {}).setdefault(site, []).append(phase["seconds"])
+                case "setup":
+                    observed.setup_seconds.append(phase["seconds"])
                 case "inputs":
                     observed.inputs_seconds.append(phase["seconds"])
                 case "outputs":

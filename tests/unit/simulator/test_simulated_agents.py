@@ -254,6 +254,25 @@ def test_a_long_phase_is_told_by_itself_once_and_with_its_beginning() -> None:
     assert told[0].time == pytest.approx(started_at + 3.1)
 
 
+def test_each_long_phase_is_told_the_setup_too() -> None:
+    site = SimulatedSite()
+    site.behaviour.usual = AttemptOutcome(20.0, 30.0, 20.0, 0, setup_seconds=20.0)
+    site.start()
+    site.answer(work(1), seconds=9.0)
+    for _ in range(12):
+        site.answer(seconds=10.0)
+    told = [said(event) for event in site.spooled if event.type == "PhaseEntered"]
+    assert told == [PhaseEntered(phase=phase) for phase in ("setup", "inputs", "application", "outputs")]
+    [finish] = [said(event) for event in site.spooled if event.type == "AttemptFinished"]
+    assert isinstance(finish, AttemptFinished)
+    assert [(each.phase, each.seconds) for each in finish.phases] == [
+        ("setup", 20.0),
+        ("inputs", 20.0),
+        ("application", 30.0),
+        ("outputs", 20.0),
+    ]
+
+
 def test_a_poll_without_news_is_overtaken_by_news() -> None:
     site = SimulatedSite()
     site.start()
@@ -404,6 +423,7 @@ def test_the_memory_of_finished_attempts_is_bounded_but_never_loses_an_untold_en
         AttemptOutcome(0.5, 1.0, 0.25, 10**12),
         AttemptOutcome(0.5, 3.0, 1.0, 7, "application-error", 0.3, 255),
         AttemptOutcome(0.0, 2.0, 0.0, 7, "out-of-memory", 0.1),
+        AttemptOutcome(0.5, 1.0, 0.25, 7, setup_seconds=0.5),
     ],
 )
 def test_an_end_that_is_told_again_is_the_event_that_was_told(outcome: AttemptOutcome) -> None:

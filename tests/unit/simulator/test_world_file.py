@@ -66,12 +66,15 @@ sites:
     node_failures_per_hour: 0.002
     straggler_probability: 0.05
     straggler_factor: {distribution: uniform, low: 2, high: 4}
+    stall_probability: 0.03
+    stall_factor: 20
     outages: [{begins: 1h, lasts: 30 min}]
     outage_every: {distribution: weibull, scale: 7d, shape: 0.7}
     black_holes: [{begins: 2h}]
     drift: [{after: 1h, speed: 0.5, queue: 3, failure_probability: 0.3}]
 packages:
   run_time: {distribution: exponential, mean: 10 min}
+  setup: 5 s
   activities: [{name: fit, run_time: 90s, doomed_probability: 0.01}]
 """
     )
@@ -80,6 +83,8 @@ packages:
     assert site.black_holes == (Spell(begins_seconds=7200.0),)
     assert site.drift == (Change(after_seconds=3600.0, speed=0.5, queue=3.0, failure_probability=0.3),)
     assert site.outage_every == Times(distribution="weibull", scale_seconds=7 * 86400.0, shape=0.7)
+    assert (site.stall_probability, site.stall_factor) == (0.03, Factors(value=20.0))
+    assert world.packages.setup == Times(value_seconds=5.0)
     assert world.packages.activities[0].run_time == Times(value_seconds=90.0)
 
 

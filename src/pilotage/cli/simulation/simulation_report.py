@@ -190,6 +190,7 @@ def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
         "made",
         "failed",
         "in the queue",
+        "setup",
         "inputs",
         "application",
         "outputs",
@@ -205,7 +206,7 @@ def summary_lines(job: SimulatedJob, summary: Summary) -> Iterator[str]:
                 f"{site.granted:,.1f}",
                 f"{site.failed:,.1f}",
                 _time(site.seconds["queue"] / site.batch_jobs) if site.batch_jobs else "",
-                *(_hours(site.seconds[phase]) for phase in ("inputs", "application", "outputs", "idle")),
+                *(_hours(site.seconds[phase]) for phase in ("setup", "inputs", "application", "outputs", "idle")),
                 _hours(site.wasted_core_seconds),
             )
             for name, site in summary.sites.items()

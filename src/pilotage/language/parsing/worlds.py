@@ -34,8 +34,8 @@ class _Note(Protocol):
     def __call__(self, code: str, message: str, place: FieldPath, hint: str = "") -> None: ...
 
 
-_OF_SITES = ("submission", "queue", "speed", "straggler_factor", "outage_every", "outage_lasts")
-_OF_PACKAGES = ("run_time", "run_time_factor", "inputs", "outputs")
+_OF_SITES = ("submission", "queue", "speed", "straggler_factor", "stall_factor", "outage_every", "outage_lasts")
+_OF_PACKAGES = ("run_time", "run_time_factor", "setup", "inputs", "outputs")
 _EMPIRICAL_MAX = 100_000
 
 

@@ -120,6 +120,10 @@ class SiteWorld(Value, frozen=True, kw_only=True):
     stuck_probability: Annotated[Share, _doc("Probability that a batch job never leaves the queue.")] = 0.0
     straggler_probability: Annotated[Share, _doc("Probability that an attempt takes far longer than expected.")] = 0.0
     straggler_factor: Annotated[Factors, _doc("How much longer.")] = Factors(distribution="uniform", low=3.0, high=10.0)
+    stall_probability: Annotated[Share, _doc("Probability that an attempt stalls while it fetches its inputs.")] = 0.0
+    stall_factor: Annotated[
+        Factors, _doc("How long it stalls: as many times as a usual attempt of its activity takes.")
+    ] = Factors(distribution="uniform", low=10.0, high=30.0)
     outages: Annotated[tuple[Spell, ...], _doc("When it is down: running attempts are lost, and nothing starts.")] = ()
     outage_every: Annotated[Times | None, _doc("Time between further outages; none: no further ones.")] = None
     outage_lasts: Annotated[Times, _doc("Duration of each of these.")] = Times(
@@ -159,6 +163,7 @@ class PackagesWorld(Value, frozen=True, kw_only=True):
     run_time_factor: Annotated[Factors, _doc("Real run time relative to the `run_time` of the document.")] = Factors(
         value=1.0
     )
+    setup: Annotated[Times, _doc("Time that an attempt takes to prepare its environment.")] = Times(value_seconds=0.0)
     inputs: Annotated[Times, _doc("Transfer time of the inputs of an attempt.")] = Times(value_seconds=0.0)
     outputs: Annotated[Times, _doc("Transfer time of its outputs.")] = Times(value_seconds=0.0)
     doomed_probability: Annotated[Share, _doc("Share of packages that fail at every site.")] = 0.0
@@ -197,6 +202,7 @@ class Observed(msgspec.Struct, kw_only=True):
 
     sites: dict[str, SiteObserved] = {}
     run_seconds: dict[str, dict[str, list[float]]] = {}  # by activity and site, of successful attempts
+    setup_seconds: list[float] = []
     inputs_seconds: list[float] = []
     outputs_seconds: list[float] = []
     packages: dict[str, int] = {}  # by activity, that are over

@@ -82,6 +82,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
 
     assignment: Assignment
     started_at: float = -1.0
+    inputs_at: float = 0.0
     application_at: float = 0.0
     outputs_at: float = 0.0
     ends_at: float = 0.0
@@ -108,7 +109,8 @@ class Run(msgspec.Struct, eq=False, gc=False):
         if 0 < memory_limit_bytes < outcome.memory_bytes:
             self.reason, self.memory_bytes = "out-of-memory", memory_limit_bytes
             work_seconds *= 0.5
-        self.application_at = now + outcome.inputs_seconds
+        self.inputs_at = now + outcome.setup_seconds
+        self.application_at = self.inputs_at + outcome.inputs_seconds
         self.outputs_at = self.application_at + work_seconds
         self.ends_at = self.outputs_at + (outcome.outputs_seconds if self.reason is None else 0.0)
         if demand.wall_seconds and self.ends_at > now + demand.wall_seconds:
@@ -136,6 +138,8 @@ class Run(msgspec.Struct, eq=False, gc=False):
 
     def postpone(self, *, now: float, seconds: float) -> None:
         """Delay everything that is still to come."""
+        if self.inputs_at > now:
+            self.inputs_at += seconds
         if self.application_at > now:
             self.application_at += seconds
         if self.outputs_at > now:
@@ -146,8 +150,10 @@ class Run(msgspec.Struct, eq=False, gc=False):
     def long_phase(self, *, now: float, interval_seconds: float) -> tuple[Phase, float] | None:
         """Its phase and when that began, once for each phase longer than an interval."""
         phase: Phase
-        if now < self.application_at:
-            phase, begins_at, ends_at = "inputs", self.started_at, self.application_at
+        if now < self.inputs_at:
+            phase, begins_at, ends_at = "setup", self.started_at, self.inputs_at
+        elif now < self.application_at:
+            phase, begins_at, ends_at = "inputs", self.inputs_at, self.application_at
         elif now < self.outputs_at:
             phase, begins_at, ends_at = "application", self.application_at, self.outputs_at
         else:
@@ -201,7 +207,12 @@ class Run(msgspec.Struct, eq=False, gc=False):
         begins_at = self.started_at
         phases: tuple[PhaseTimes, ...] = ()
         phase: Phase
-        for phase, until in (("inputs", self.application_at), ("application", self.outputs_at), ("outputs", now)):
+        for phase, until in (
+            ("setup", self.inputs_at),
+            ("inputs", self.application_at),
+            ("application", self.outputs_at),
+            ("outputs", now),
+        ):
             if until > begins_at and now > begins_at:
                 started_at = max(0.0, begins_at + skew_seconds)
                 phases += (PhaseTimes(phase=phase, started_at=started_at, seconds=min(until, now) - begins_at),)

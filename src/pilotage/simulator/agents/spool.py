@@ -15,7 +15,7 @@ from pilotage.simulator.world.agent_context import AgentContext
 _encode = msgspec.json.Encoder().encode
 # The data of an end: number, epoch and seen position of its event; when the attempt began and its phases and it ended; its
 # memory, status and reason.
-_end = struct.Struct("<QQQddddqqB")
+_end = struct.Struct("<QQQdddddqqB")
 _number = struct.Struct("<Q")
 _REASONS = (None, *ENDINGS)  # packed as a number
 _REASON_NUMBERS = {reason: number for number, reason in enumerate(_REASONS)}
@@ -105,6 +105,7 @@ class Spool:
             assignment.epoch,
             seen,
             run.started_at,
+            run.inputs_at,
             run.application_at,
             run.outputs_at,
             now,
@@ -132,7 +133,7 @@ class Spool:
             return None
         n, epoch, seen, *times, memory_bytes, exit_status, reason = _end.unpack(end)
         run = Run(Assignment(ref=ref, epoch=epoch))
-        run.started_at, run.application_at, run.outputs_at, ended_at = times
+        run.started_at, run.inputs_at, run.application_at, run.outputs_at, ended_at = times
         run.memory_bytes, run.exit_status, run.reason = memory_bytes, exit_status, _REASONS[reason]
         return self._event(run, n, seen=seen, at=ended_at)
 

@@ -20,6 +20,16 @@ _HOUR = 3600.0
 _DOOM_STATUS = 3
 
 
+class _Middle:
+    """Numbers with which a distribution of one number draws its median."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+_MIDDLE = _Middle()
+
+
 class _Kind:
     """The distributions of the packages of one template."""
 
@@ -41,6 +51,7 @@ class SiteBehaviour:
         self.host_speed = Fixed(speed) if world.speed is None else distribution_of(world.speed)
         self.typical_speed = max(1e-9, mean_of(self.host_speed))
         self.straggler_factor = distribution_of(world.straggler_factor)
+        self.stall_factor = distribution_of(world.stall_factor)
         self._drift: Sequence[Change] = world.drift
 
     def change_at(self, elapsed_seconds: float) -> Change | None:
@@ -70,6 +81,7 @@ class JobBehaviour:
         self._plan = plan
         self._sites = sites
         self._elapsed_seconds = elapsed_seconds
+        self._setup = distribution_of(packages.setup)
         self._inputs = distribution_of(packages.inputs)
         self._outputs = distribution_of(packages.outputs)
         self._kinds = _kinds(plan, packages)
@@ -93,17 +105,41 @@ class JobBehaviour:
         inputs_seconds, outputs_seconds = self._inputs.draw(numbers), self._outputs.draw(numbers)
         if late < world.straggler_probability:
             work_seconds *= max(1.0, here.straggler_factor.draw(numbers))
+        numbers = Keyed(f"{self._seed}/{ref.package}/{ref.attempt}/{site}/before")
+        setup_seconds = self._setup.draw(numbers)
+        if world.stall_probability > 0.0 and numbers.random() < world.stall_probability:
+            inputs_seconds += here.stall_factor.draw(numbers) * self._usual_seconds(kind, here)
         if doomed:
             return AttemptOutcome(
-                inputs_seconds, work_seconds, outputs_seconds, 0, "application-error", 0.5, _DOOM_STATUS
+                inputs_seconds,
+                work_seconds,
+                outputs_seconds,
+                0,
+                "application-error",
+                0.5,
+                _DOOM_STATUS,
+                setup_seconds=setup_seconds,
             )
         share = at if fails < failure_probability else 1.0
         if world.failures_per_hour > 0.0 and work_seconds > 0.0:
             lasts_seconds = -math.log(1.0 - hazard) * _HOUR / world.failures_per_hour
             share = min(share, lasts_seconds * here.typical_speed / work_seconds)
         if share < 1.0:
-            return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, 0, world.failure_reason, share)
-        return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, 0)
+            return AttemptOutcome(
+                inputs_seconds,
+                work_seconds,
+                outputs_seconds,
+                0,
+                world.failure_reason,
+                share,
+                setup_seconds=setup_seconds,
+            )
+        return AttemptOutcome(inputs_seconds, work_seconds, outputs_seconds, 0, setup_seconds=setup_seconds)
+
+    def _usual_seconds(self, kind: _Kind, here: SiteBehaviour) -> float:
+        """What an attempt takes if each of its phases takes its median time, on a typical host of the site."""
+        work_seconds = kind.run_seconds.draw(_MIDDLE) * kind.factor.draw(_MIDDLE) / here.typical_speed
+        return work_seconds + sum(each.draw(_MIDDLE) for each in (self._setup, self._inputs, self._outputs))
 
     def _template(self, package: str) -> int:
         stage, line, number = map(int, package.split("."))

@@ -14,8 +14,8 @@ from pilotage.model.exchange.exchange import Assignment, AttemptRef
 from pilotage.model.resources import Capacity
 from pilotage.model.states import ExitCodeGasw
 
-PHASES = ("queue", "inputs", "application", "outputs", "idle")
-"""Where the time at a site goes: its queue, the three phases of an attempt, and idle pilots."""
+PHASES = ("queue", "setup", "inputs", "application", "outputs", "idle")
+"""Where the time at a site goes: its queue, the phases of an attempt, and idle pilots."""
 
 
 class SiteFigures(msgspec.Struct, kw_only=True):
@@ -26,6 +26,7 @@ class SiteFigures(msgspec.Struct, kw_only=True):
     failed: int = 0
     batch_jobs: int = 0  # that left the queue
     queue_seconds: float = 0.0
+    setup_seconds: float = 0.0
     inputs_seconds: float = 0.0
     application_seconds: float = 0.0
     outputs_seconds: float = 0.0
@@ -161,6 +162,8 @@ class RunRecorder:
         figures = self._sites[site]
         for phase in data.phases:
             match phase.phase:
+                case "setup":
+                    figures.setup_seconds += phase.seconds
                 case "inputs":
                     figures.inputs_seconds += phase.seconds
                 case "application":

@@ -108,6 +108,7 @@ def _fit_packages(packages: PackagesWorld, observed: Observed, speeds: Mapping[s
         )
     return replace(
         packages,
+        setup=times_of(observed.setup_seconds) if observed.setup_seconds else packages.setup,
         inputs=times_of(observed.inputs_seconds) if observed.inputs_seconds else packages.inputs,
         outputs=times_of(observed.outputs_seconds) if observed.outputs_seconds else packages.outputs,
         activities=tuple(activities.values()),

@@ -36,6 +36,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""  # why it fails, if it does
     fails_after: float = 1.0  # the share of the application's time after which it fails
     exit_status: int = 1
+    setup_seconds: float = 0.0
 
 
 class Behaviour(Protocol):
