@@ -1,3 +1,3 @@
 """Defines a site as its entry in `sites.yaml` describes it, and as a simulation describes its behaviour."""
 
-__all__ = ["entry", "experiment", "world"]
+__all__ = ["entry", "experiment", "healing_experiment", "world"]
