@@ -336,6 +336,8 @@ class Scheduler:
             data["drop_revision"] = package.job.operation
         if self.chance.random() < 0.1:
             data["early"] = [{"package": "1.1.1", "attempt": number}]
+        if not leased and number % 3 == 0:
+            data["group"] = f"j:1.1.1:{number}"
         behind = [other for other in package.here() if other.exit_code() != "SUCCESS"]
         if behind and self.chance.random() < 0.5:
             replaced = self.chance.choice(behind)

@@ -103,6 +103,7 @@ def attempt(events: Sequence[WireEvent]) -> Found:
         "wall_seconds": said(created, "wall_seconds"),
         "drop_revision": said(created, "drop_revision") or 0,
         "early": {each["package"]: each["attempt"] for each in said(created, "early") or ()},
+        "group": said(created, "group"),
         "created_at": time_of(created),
         "queued_at": time_of(queued),
         "native_id": said(queued, "native_id"),

@@ -37,6 +37,7 @@ def on_attempt_created(
         row.memory_bytes, row.wall_seconds = data.memory_bytes, data.wall_seconds
         row.remaining_seconds = data.remaining_seconds
         row.early = {each.package: each.attempt for each in data.early}
+        row.group = data.group
     if data.pilot is not None and holds_too(row.keys, Register.PILOT, key, first=Register.CREATED):
         row.pilot = data.pilot
 

@@ -186,6 +186,7 @@ class ShortLives:
                 or data.wall_seconds is not None
                 or data.drop_revision
                 or data.early
+                or data.group is not None
             ):  # it does not begin with a lease, or is otherwise unusual
                 others[key] = events
                 continue

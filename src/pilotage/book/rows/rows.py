@@ -163,6 +163,7 @@ class AttemptFacts(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     read_bytes: int | None = None
     written_bytes: int | None = None
     early: dict[str, int] = {}  # the attempts, by package, beside which it started early
+    group: str | None = None  # the key of the batch job that it shares with other attempts
     keys: AttemptKeys = {}
 
 

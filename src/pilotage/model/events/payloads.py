@@ -354,6 +354,7 @@ class AttemptCreated(Payload, frozen=True, kw_only=True):
     remaining_seconds: Amount | None = None  # of the wall time of its pilot, or of its batch job, if known
     drop_revision: Count = 0  # no operation that dropped or restored packages of its job before it was later than this
     early: tuple[EarlyInput, ...] = ()  # it started early beside these, at their site: it is granted only after them
+    group: Name | None = None  # the key of the batch job that it shares with other attempts: of the first of them
 
 
 class AttemptQueued(Payload, frozen=True, kw_only=True):

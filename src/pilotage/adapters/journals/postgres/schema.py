@@ -29,7 +29,7 @@ from pilotage.book.rows.tables import PACKAGE_KEY, TABLE_BY_ROW, TABLES, Index, 
 from pilotage.ports import JournalError
 
 _KEY = ", ".join(PACKAGE_KEY)
-_HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with", "early"}
+_HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with", "early", "group"}
 # The operating system may report larger numbers than ours.
 _UNBOUNDED = {"exit_status", "signal"}
 _KINDS = {int: "bigint", float: "double precision", str: 'text COLLATE "C"', bytes: "bytea"}

@@ -80,7 +80,7 @@ SCHEMA_VERSION = 9
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
-_HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with", "early"}
+_HIDDEN = {"keys", "positions", "attempts", "tags", "registered_activity", "counted_with", "early", "group"}
 
 # Columns of a view that identify a package: its numbers, and the names for people.
 _PLACE = (
