@@ -6,10 +6,8 @@ different values: a million packages cost no more than one.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from pilotage.language.expansion.blocks import Block, BlockColumns
@@ -28,6 +26,7 @@ from pilotage.language.package_inputs import (
 )
 from pilotage.language.text.names import tidy_name, tidy_names, why_outside
 from pilotage.language.text.patterns import is_pattern, matches
+from pilotage.language.text.programs import script_position
 from pilotage.language.text.templates import (
     Placeholder,
     Template,
@@ -42,15 +41,6 @@ from pilotage.model.jobs.definition import Binary, Definition, OutputFile
 SCRIPTS_MAX = 1000
 """The most values of a varying program or script to examine."""
 
-_INTERPRETER = re.compile(r"(?:ba|da|k|z)?(sh|python|perl|ruby|Rscript|node)[0-9.]*\Z")
-_TEXTS = {  # by interpreter: options followed by a text or a module name, not by a file
-    "sh": frozenset("c"),
-    "python": frozenset("cm"),
-    "perl": frozenset("eE"),
-    "ruby": frozenset("e"),
-    "Rscript": frozenset("e"),
-    "node": frozenset("ep"),
-}
 _GAP = "\0"  # stands for a part that varies: no word that contains it can be a file name
 _LOOKED_AT_MAX = 100_000  # inputs of one template to look for; beyond it they are too many to be captured anyway
 
@@ -76,19 +66,9 @@ def script_file(words: Sequence[str]) -> str:
 
     Its other words do not matter: it runs in the document's folder, and may write to the files they name.
     """
-    position = _script_position(words)
+    position = script_position(words)
     found = words[position] if position is not None else ""
     return tidy_name(found) if _may_be_a_name(found) else ""
-
-
-def _script_position(words: Sequence[str]) -> int | None:
-    """The index of a command's program, or of the file that its interpreter reads."""
-    program = _INTERPRETER.match(words[0].rpartition("/")[2]) if words else None
-    if program is None:
-        return 0 if words else None
-    options = list(takewhile(lambda word: word.startswith("-"), words[1:]))
-    texts = [word for word in options if not word.startswith("--") and not _TEXTS[program[1]].isdisjoint(word)]
-    return len(options) + 1 if not texts and len(options) + 1 < len(words) else None
 
 
 class Differing(NamedTuple):
@@ -103,7 +83,7 @@ def differing_of(block: Block, definition: Definition) -> list[Differing]:
     found: list[Differing] = []
     for words in _word_lists(block, definition):
         templates = [block.bound(text) for text in words]
-        position = _script_position([_constant(template) for template in templates])
+        position = script_position([_constant(template) for template in templates])
         if position is None:
             continue
         template = templates[position]

@@ -392,6 +392,6 @@ def test_a_stage_that_has_a_name_is_drawn_under_it_and_not_under_its_interpreter
     assert "  simulate  \u00d7 3,000" in drawn
     assert "← simulate (3,000 edges: s-{i})" in drawn
     labels = [box.label for box in picture_of(expansion, packages_max=10, edges_max=10).boxes]
-    assert labels == ["simulate", "merge", "python3", "cat"]
+    assert labels == ["simulate", "merge", "a.py", "cat"]
     small = picture_of(expansion, packages_max=10_000, edges_max=10_000)
     assert {box.activity for box in small.boxes} == {"simulate", "merge", "both"}

@@ -125,7 +125,7 @@ def _packages(expansion: Expansion) -> tuple[list[Box], Indices]:
 
 
 def _label(block: Block, expansion: Expansion) -> str:
-    """The label of packages: the name of their stage if it has one, since the activity may be just an interpreter."""
+    """The label of packages: the name of their stage if it has one, unless they say themselves what they run."""
     package, stage = block.declared, expansion.definition.stages[block.stage]
     described = package.activity or any(binary.software for binary in package.binaries)
     return stage.name if stage.name and not described else block.activity

@@ -13,6 +13,7 @@ from pilotage.language.expansion.software import find_software
 from pilotage.language.parsing.kinds import FieldPath
 from pilotage.language.text.names import tidy_name
 from pilotage.language.text.patterns import is_pattern, literal
+from pilotage.language.text.programs import script_position
 from pilotage.language.text.templates import (
     Part,
     Placeholder,
@@ -72,7 +73,7 @@ class Block:
         self.line_items = line_items
         self.declared = line.packages[number]  # as written in the document
         self.package = self.declared  # with additions from the descriptors of its software
-        self.activity = activity_of(self.package) or stage_name
+        self.activity = _software_of(self.package) or stage_name
         # An iteration variable hides a constant of the same name.
         iterated = {*stage_items.columns, *line_items.columns}
         constants = definition.constants
@@ -321,8 +322,21 @@ def bind(template: Template, constants: Constants) -> Template:
     return Template(tuple(parts))
 
 
+def _software_of(package: Package) -> str:
+    """What a package runs: its activity, its software, or its program or script, as far as that is the same for all.
+
+    An interpreter says nothing of that: stages that have only it in common are different activities.
+    """
+    first = package.binaries[0] if package.binaries else None
+    if package.activity or first is None or first.software or not first.run:
+        return activity_of(package)
+    position = script_position(first.run)
+    program = first.run[position] if position is not None else ""
+    return "" if parse_template(program).placeholders else program.rpartition("/")[2]
+
+
 def activity_of(package: Package) -> str:
-    """The activity of a package: its software, or the name of its program."""
+    """What a package is called that has no other name: its activity, its software, or its program."""
     if package.activity:
         return package.activity
     for binary in package.binaries:

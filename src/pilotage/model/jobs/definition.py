@@ -252,7 +252,10 @@ class Package(Value, frozen=True, kw_only=True):
     """The indivisible unit of scheduling: binaries run one after the other in one place."""
 
     name: Annotated[str, TEMPLATE, _doc("What to call each one; must come out different for each.")] = ""
-    activity: Annotated[str, _doc("Packages of one activity are compared with each other; none: its software.")] = ""
+    activity: Annotated[
+        str,
+        _doc("Packages of one activity are compared with each other; none: its software, or its program or script."),
+    ] = ""
     startup_script: Annotated[str, TEMPLATE, PATH, _doc("A script that runs the binaries, instead of one by one.")] = ""
     startup_parameters: Annotated[tuple[Annotated[str, TEMPLATE], ...], _doc("The arguments of that script.")] = ()
     node_restriction: Annotated[tuple[str, ...], _doc("Only on one of these nodes, by name or pattern.")] = ()
