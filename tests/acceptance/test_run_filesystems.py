@@ -114,6 +114,25 @@ def test_a_full_disk_under_the_book_is_waited_for(tmp_path: Path, mounts: Mounts
         assert "sound" in place.run("book", "check").stdout
 
 
+def test_a_full_disk_under_the_records_is_told_and_the_record_is_made_when_there_is_room(
+    tmp_path: Path, mounts: Mounts
+) -> None:
+    (tmp_path / "pilotage.toml").write_text("[provenance]\nrecorded_after_seconds = 1\n")
+    with place_in(tmp_path, mounts=mounts) as place:
+        mounts.small(tmp_path / ".pilotage" / "records", "1m")
+        ballast = fill(mounts.seen(tmp_path / ".pilotage" / "records"))
+        place.document("pilotage: 1\njob: j\nstages:\n  - {shell: echo 1 > a, outputs: [a]}\n")
+        place.run("serve", "--background", "--port", "0")
+        job = place.told("run")["job"]
+        wait_until(lambda: "records cannot be stored yet" in place.run("status", job).stdout, "the trouble")
+        assert "is full" in place.told("status", job)["progress"]["trouble"]
+        assert place.log().count("records cannot be stored yet") == 1
+        ballast.unlink()
+        wait_until(lambda: not place.told("status", job)["progress"]["trouble"], "the record")
+        assert place.told("provenance", "show", job)["record"]["revision"] == 1
+        assert place.run("provenance", "fsck").stderr == "sound\n"
+
+
 def test_a_service_that_cannot_start_for_want_of_room_says_so_and_the_run_may_be_tried_again(
     tmp_path: Path, mounts: Mounts
 ) -> None:

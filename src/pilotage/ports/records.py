@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -65,11 +66,15 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts that no record needs, and what their removal frees or would free."""
+    """The parts that no record needs, and what their removal frees or would free; what a damaged storage keeps for safety."""
 
     parts: int
     part_bytes: int
     freed_bytes: int
+    unreadable: tuple[
+        str, ...
+    ] = ()  # jobs whose newest record, or an annotation, is damaged: every part stays, it may need any
+    left_packs: tuple[str, ...] = ()  # packs that have lost parts that are needed: they stay as they are
 
 
 class RecordReader(Protocol):
@@ -159,5 +164,28 @@ class RecordStore(RecordReader, Protocol):
         ...
 
     def collect(self, *, dry_run: bool) -> Collected:
-        """Remove the parts that no record needs, or only count them."""
+        """Remove the parts that no record needs, or only count them.
+
+        Of a damaged storage only what certainly nobody needs is removed: a record that cannot be read may need any part. An earlier
+        revision that cannot be read, of a job whose newest can be, needs none. Raises `DamagedPart` where the catalogue is damaged.
+        """
         ...
+
+
+def sound_revisions(store: RecordReader, job: str) -> Iterator[JobRecord]:
+    """Those revisions of a job's record that can be read, the oldest first."""
+    for each in store.revisions(job):
+        with suppress(DamagedPart):
+            record = store.record(job, each.revision)
+            if record is not None:
+                yield record
+
+
+def sound_record(store: RecordStore, job: str) -> JobRecord | None:
+    """The newest revision of a job's record; None also where it is known to be damaged. Raises what else keeps it from being read."""
+    try:
+        return store.record(job)
+    except DamagedPart:
+        if not store.missing([store.revisions(job)[-1].sha256]):
+            raise  # such as too many open files
+        return None

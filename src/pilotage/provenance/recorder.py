@@ -16,7 +16,7 @@ from pilotage.model.exchange.exchange import CORE_STREAM, LogText
 from pilotage.model.records import JobRecord
 from pilotage.model.states import FINAL_NAMES, State
 from pilotage.ports import AttemptLogs, Journal
-from pilotage.ports.records import RecordStore
+from pilotage.ports.records import RecordStore, sound_record
 from pilotage.provenance.assembly import Extra, ReadFile, assemble
 
 LOGS_BYTES = 4 * 1024 * 1024
@@ -32,7 +32,7 @@ _encode = msgspec.json.Encoder().encode
 
 def is_current(row: JobRow, store: RecordStore, journal: Journal) -> bool:
     """Whether the record of a job was made here, and has all that was heard of it."""
-    last = store.record(row.job)
+    last = sound_record(store, row.job)
     return last is not None and _has_all(last, row, journal)
 
 
@@ -85,7 +85,7 @@ class Recorder:
 
         `position` is that of the book before the row was read: an event that came meanwhile is not claimed.
         """
-        last = self._store.record(row.job)
+        last = sound_record(self._store, row.job)
         if last is not None and _has_all(last, row, self._journal):
             return None
         is_own = last is not None and last.book_position > 0
@@ -99,7 +99,7 @@ class Recorder:
                 extras=() if logs is None else log_parts(logs.read_job(row.job)),
                 read_file=read_file,
                 made_at=self._now(),
-                revision=last.revision + 1 if last is not None else 1,
+                revision=max((each.revision for each in self._store.revisions(row.job)), default=0) + 1,
                 book_position=position,
                 ended_as=last.state if last is not None and is_own and row.state == State.CLEARED.value else "",
                 cuts=()

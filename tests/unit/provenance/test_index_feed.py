@@ -16,6 +16,7 @@ from pilotage.book.query import QueryError
 from pilotage.model.events.payloads import AccessRule
 from pilotage.model.records import RECORD_VERSION, Annotation, JobRecord, RecordNode, RecordPart
 from pilotage.ports.record_index import RecordEntry, RecordIndex, UnknownAttribute
+from pilotage.ports.records import DamagedPart
 from pilotage.provenance.index import feed as feeds
 from pilotage.provenance.index.attributes import (
     DEFAULT,
@@ -184,6 +185,63 @@ def test_only_attributes_and_records_that_an_index_wants_go_over_the_wire(store:
     batch = feed_batch(store, wanted("tag.group=B", ["state"]), principal=None, after=0)
     assert [(each.job, each.values) for each in batch.entries] == [("j2", {"job": ("j2",), "state": ("DONE",)})]
     assert (batch.position, batch.end, batch.restart) == (2, True, False)
+
+
+def damage(store: FolderRecords, folder: Path, position: int) -> None:
+    """Flip a byte of what was committed at a position."""
+    [change] = store.changes(after=position - 1, limit=1)
+    place = store._catalogue.place(bytes.fromhex(change.sha256))
+    assert place is not None
+    pack = folder / f"packs/{place.pack:06}.pack"
+    whole = bytearray(pack.read_bytes())
+    whole[place.offset + 70] ^= 1
+    pack.write_bytes(whole)
+
+
+def test_a_damaged_record_is_named_and_left_out_and_later_ones_are_fed(
+    store: FolderRecords, index: RecordIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for job in ("j1", "j2", "j3"):
+        store.commit([record_of(job)])
+    damage(store, tmp_path / "records", 2)
+    store._packs._cache.clear()
+    assert feed_batch(store, wanted(), principal=None, after=0).damaged == ("j2",)
+    assert feed_batch(store, wanted(), principal=Principal(user="eve", scopes=frozenset({READ})), after=0).damaged == ()
+    source = StoreSource(store, wanted())
+    assert bring_up_to_date(index, "here", source) == 2
+    assert found(index, "state=DONE") == ["j1", "j3"]
+    assert "the record of job j2 in here is damaged" in caplog.text
+    store.commit([record_of("j2")])  # from a copy
+    assert bring_up_to_date(index, "here", source) == 1
+    assert found(index, "state=DONE") == ["j1", "j2", "j3"]
+
+
+def test_a_record_is_fed_without_its_annotations_where_one_is_damaged(
+    store: FolderRecords, index: RecordIndex, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.commit([record_of("j1")])
+    store.annotate(note("j1", "group", "B"))
+    damage(store, tmp_path / "records", 2)
+    store._packs._cache.clear()
+    assert bring_up_to_date(index, "here", StoreSource(store, wanted())) == 1
+    assert found(index, "state=DONE") == ["j1"]
+    assert "annotations of job j1 are not indexed" in caplog.text
+
+
+def test_a_fault_that_says_nothing_about_the_disk_leaves_no_record_out(
+    store: FolderRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.commit([record_of("j1")])
+    store._packs._cache.clear()
+
+    def too_many(*_: object) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._packs, "expanded", too_many)
+        with pytest.raises(DamagedPart, match="Too many open files"):
+            feed_batch(store, wanted(), principal=None, after=0)
+    assert len(feed_batch(store, wanted(), principal=None, after=0).entries) == 1
 
 
 def test_an_index_learns_of_revisions_annotations_and_deletions(store: FolderRecords, index: RecordIndex) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from pilotage.service.journal.recording import RecordKeeping
 from pilotage.service.journal.retention import Retention
 from pilotage.service.journal.writer import BatchCommitter
 from tests.kit.events import START, StandingClock, Stream, a_short_job
+from tests.kit.real_runs import wait_until
 
 DAY_SECONDS = 86_400.0
 
@@ -36,10 +39,12 @@ class Place:
         self.by = Stream("service", "core")
         self.take(a_short_job(stream=self.by))
         self.broken = False
+        self.opens = 0
         self.commits: list[list[str]] = []
         self.committed = threading.Event()
 
     def open(self, *, writes: bool) -> RecordStore:
+        self.opens += 1
         if self.broken:
             raise RecordStoreError("cannot be used: No space left on device")
         store = FolderRecords(self.folder / "records", writes=writes)
@@ -244,6 +249,72 @@ def test_jobs_that_are_due_are_recorded_in_one_commit_whatever_is_wrong_with_one
     assert records.record_all({"j1", "j2", "j3"}) == set()
     assert place.commits == [["j1", "j3"]]
     assert "the record of job j2 could not be made yet" in caplog.text
+    records.close()
+
+
+def test_records_that_cannot_be_stored_are_made_as_soon_as_there_is_room_and_the_trouble_is_told_once(
+    place: Place, started: Callable[[], RecordKeeping], caplog: pytest.LogCaptureFixture
+) -> None:
+    place.broken = True
+    keeping = started()
+    wait_until(lambda: keeping.trouble_of("j1"), "the trouble")
+    opens = place.opens
+    wait_until(lambda: place.opens > opens + 2, "further tries")
+    assert caplog.text.count("No space left on device") == 1
+    assert "tried again: cannot be used: No space left on device" in keeping.trouble_of("j1")
+    place.broken = False
+    assert place.committed.wait(60)
+    wait_until(lambda: not keeping.trouble_of("j1"), "the end of the trouble")
+    assert place.revisions() == [1]
+
+
+def test_a_full_disk_leaves_nothing_half_and_every_record_is_made_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first write of each try succeeds; wherever the disk is full then, the pack is as it was."""
+    for job in ("j2", "j3"):
+        place.take(a_short_job(job, stream=place.by))
+    records = place.keeping()
+    write, room = os.pwrite, [0]
+
+    def limited(descriptor: int, content: bytes, offset: int) -> int:
+        if len(content) > room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room[0] -= len(content)
+        return write(descriptor, content, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", limited)
+        for room[0] in range(0, 1200, 100):
+            again = records.record_all({"j1", "j2", "j3"})
+            if not again:
+                break
+            assert again == {"j1", "j2", "j3"}
+            assert all("No space left" in records.trouble_of(job) for job in again)
+            assert records.store().changes(after=0, limit=9) == []
+            assert list(records.store().check()) == []
+    assert records.record_all({"j1", "j2", "j3"}) == set()
+    assert records.trouble_of("j1") == ""
+    assert [each.job for each in records.store().changes(after=0, limit=9)] == ["j1", "j2", "j3"]
+    assert list(records.store().check()) == []
+    records.close()
+
+
+def test_a_damaged_record_is_made_again_while_the_book_has_its_job(place: Place) -> None:
+    records = place.keeping()
+    assert records.record("j1") is not None
+    records.close()
+    pack = place.folder / "records/packs/000001.pack"
+    whole = bytearray(pack.read_bytes())
+    whole[-30] ^= 1  # the record was written last
+    pack.write_bytes(whole)
+    row = place.journal.job("j1")
+    assert row is not None
+    assert not records.is_recorded(row)
+    made = records.record("j1")
+    assert made is not None
+    assert made.revision == 2
+    assert records.is_recorded(row)
     records.close()
 
 

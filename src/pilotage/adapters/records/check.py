@@ -35,11 +35,14 @@ _Row = TypeVar("_Row", bound=tuple[Any, ...])
 
 
 def find_damage(
-    packs_folder: Path, catalogue_file: Path, *, on_lost: Callable[[Collection[bytes]], None] = lambda _: None
+    packs_folder: Path,
+    catalogue_file: Path,
+    *,
+    on_lost: Callable[[Collection[bytes], Collection[int]], None] = lambda *_: None,
 ) -> Iterator[Damage]:
     """Read everything, and name each damaged or missing part, and whatever the catalogue has wrong.
 
-    `on_lost` gets the digests of all parts whose catalogued copy cannot be read. A damaged block whose parts were all stored anew
+    `on_lost` gets the digests of all parts whose catalogued copy cannot be read, and the packs where something is damaged. A damaged block whose parts were all stored anew
     is nobody's loss, and is not named.
     """
     with closing(Catalogue(None, writes=True)) as made, closing(_Check(packs_folder, made)) as check:
@@ -54,7 +57,7 @@ def find_damage(
             return
         with closing(stored):
             yield from check.compared_with(stored, catalogue_file)
-            on_lost(check.lost)
+            on_lost(check.lost, check.damaged_packs)
 
 
 class _Range(NamedTuple):
@@ -79,6 +82,7 @@ class _Check:
         self._beyond: list[Damage] = []  # faults behind the last block that is catalogued
         self._lacking: set[int] = set()  # positions of records whose parts are not all there
         self.lost: set[bytes] = set()  # parts whose catalogued copy cannot be read
+        self.damaged_packs: set[int] = set()
 
     def close(self) -> None:
         """Close the packs."""
@@ -106,6 +110,7 @@ class _Check:
                 last = None if last_blocks is None else last_blocks.get(pack, -1)
                 for damage, unreadable in self._read_pack(pack, last, early):
                     if stored is None or not stored.is_emptied(*unreadable):
+                        self.damaged_packs.add(pack)
                         yield damage
             lost: dict[bytes, set[str]] = {}
             for each in early:
@@ -148,7 +153,16 @@ class _Check:
     # --- the catalogue ---
 
     def compared_with(self, stored: Catalogue, file: Path) -> Iterator[Damage]:
-        """Read the packs, and compare them with the catalogue as it is now."""
+        """Read the packs, and compare them with the catalogue as it is now; every lost part is named, also one that nobody is known to need."""
+        named: set[str] = set()
+        for each in self._differences_from(stored, file):
+            named.add(each.sha256)
+            yield each
+        for sha256 in sorted(digest.hex() for digest in self.lost):
+            if sha256 not in named:
+                yield Damage(place="packs", what=_LOST, sha256=sha256)
+
+    def _differences_from(self, stored: Catalogue, file: Path) -> Iterator[Damage]:
         sound = True
         with stored.snapshot():
             last_blocks = None
@@ -165,6 +179,7 @@ class _Check:
             for pack in sorted(set(last_blocks or ()) - set(self._packs.numbers())):
                 _refuse_rewritten(file, pack)
                 self._unreadable.append(_Range(pack, 0, float("inf")))
+                self.damaged_packs.add(pack)
                 yield Damage(place=pack_name(pack), what="the pack is missing")
             yield from self.read_packs(last_blocks, stored if sound else None)
             for compared in (self._packs_and_blocks, self._parts, self._records, self._marks):

@@ -39,6 +39,7 @@ from pilotage.adapters.records.packs import (
     RECORD,
     Item,
     PackFiles,
+    pack_name,
     starts,
 )
 from pilotage.adapters.records.recovery import catch_up
@@ -56,6 +57,7 @@ from pilotage.ports.records import (
     RecordStoreError,
     RecordTaken,
     StoredRecord,
+    sound_record,
 )
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class FolderRecords:
         self._added: set[bytes] = set()  # parts of this process that no record has yet
         self._lock = -1
         self._shortened: set[int] = set()
+        self._damaged_packs: set[int] = set()  # as the last check found them
         self._opened: Catalogue | None = None
         self._catalogue_fault = ""
         with _as_store_error(folder):
@@ -253,9 +256,15 @@ class FolderRecords:
         return Item(kind, hashlib.sha256(content).digest(), content, self._catalogue.last_position() + 1)
 
     def _flush(self) -> None:
-        """Write the parts that wait, those of a kind together; synced by the commit."""
-        if self._pending:
+        """Write the parts that wait, those of a kind together; synced by the commit. After a fault they must come again."""
+        if not self._pending:
+            return
+        try:
             self._packs.append(sorted(self._pending.values(), key=lambda item: (item.kind, len(item.content))))
+        except BaseException:
+            self._added.difference_update(self._pending)  # or a full disk would fill the memory
+            raise
+        finally:
             self._pending.clear()
             self._pending_bytes = 0
 
@@ -420,7 +429,7 @@ class FolderRecords:
         """The newest record of the jobs of a name, as far as they are readable; None if there is none."""
         with self._guard, _as_store_error(self._folder):
             jobs = self._catalogue.beginning(id_beginning(name))
-        records = filter(None, map(self.record, jobs))
+        records = filter(None, (sound_record(self, job) for job in jobs))
         return next((each for each in records if each.name == name and readable(each)), None)
 
     def content(self, sha256: str) -> bytes:
@@ -476,25 +485,42 @@ class FolderRecords:
                     yield Damage(place=CATALOGUE, what=f"it is missing, and cannot be made again: {fault.what}")
                 else:
                     self._opened = Catalogue(self._folder / CATALOGUE, writes=False)
-            yield from find_damage(self._packs.folder, self._folder / CATALOGUE, on_lost=self._marks.add)
+            yield from find_damage(self._packs.folder, self._folder / CATALOGUE, on_lost=self._note_lost)
             if self._copies is not None:
                 yield from self._copies.check(self._packs)
 
+    def _note_lost(self, digests: Collection[bytes], packs: Collection[int]) -> None:
+        """Mark what a check found damaged; what is there again, such as in a pack that was brought back, is sound."""
+        self._marks.add(digests)
+        self._marks.heal(self._marks.damaged() - set(digests))
+        self._damaged_packs = set(packs)
+
     def collect(self, *, dry_run: bool) -> Collected:
-        """Remove the parts that no record needs, or only count them. Raises `DamagedPart` if anything is damaged."""
+        """Remove the parts that no record needs, or only count them; of a damaged storage only what nobody can need."""
         with self._guard, _as_store_error(self._folder):
-            if not dry_run:
-                self._flush()
-                with self._durably():
-                    pass
-                for damage in self.check():
-                    raise DamagedPart(
-                        f"{damage.what}: nothing is removed from a damaged store",
-                        subject=damage.place,
-                        next_step=SEE_ALL,
-                    )
-            live = self._added | upkeep.live_parts(self._catalogue, self._content)
-            return upkeep.collect(self._packs, self._catalogue, live, dry_run=dry_run)
+            damage = [] if dry_run else self._checked_before_removal()
+            live = upkeep.Live(self._catalogue, self._content, damaged=self._marks.damaged)
+            live.add(self._added)
+            # A record whose parts were lost before it was catalogued is known from the check alone.
+            jobs = {job for each in damage for job in each.jobs}
+            live.unreadable |= {job for job in jobs if self._catalogue.revision(job, None) is None}
+            places = (self._catalogue.place(sha256) for sha256 in self._marks.damaged())
+            left = {place.pack for place in places if place is not None} | (set() if dry_run else self._damaged_packs)
+            return upkeep.collect(self._packs, self._catalogue, live, left=left, dry_run=dry_run)
+
+    def _checked_before_removal(self) -> list[Damage]:
+        """All damage of the packs. Raises `DamagedPart` where the catalogue or the copy in a store is damaged: both can be mended."""
+        self._flush()
+        with self._durably():
+            pass
+        found = list(self.check())
+        packs = {pack_name(pack) for pack in self._damaged_packs}
+        for each in found:
+            if each.place != "packs" and each.place.partition(" ")[0] not in packs:
+                raise DamagedPart(
+                    f"{each.what}: nothing is removed from a damaged store", subject=each.place, next_step=SEE_ALL
+                )
+        return found
 
 
 def _locked(file: Path) -> int:

@@ -85,14 +85,14 @@ class PackFiles:
         self.broken = ""
 
     def start_at_the_end(self, *, shortened: Collection[int] = ()) -> None:
-        """Append to the last pack from now on; to a new one if that was shortened, or has no head."""
-        self._pack = max([1, *self.numbers()])
+        """Append to the last pack from now on; to a new one if that was shortened or lost, or has no head."""
+        self._pack = max([1, *self.numbers(), *shortened])
         self._end = self.size(self._pack)
         key: bytes | None = None
         if self._end >= PACK_HEAD_BYTES and self._pack not in shortened:
             with self.path(self._pack).open("rb") as file:
                 key, _ = pack_key(file)
-        if key is None and self._end:
+        if self._pack in shortened or (key is None and self._end):
             self._pack, self._end = self._pack + 1, 0
         self._key = key or b""
 

@@ -48,7 +48,7 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
         if where.package is None:
             view = _job(connection, where.job)
             stages = connection.get(path_of("jobs", where.job, "stages"), {"limit": STAGES_SHOWN_MAX})["stages"]
-            more = _get_unless_complete(connection, view, where.job, "progress")
+            more = _progress(connection, view)
             if connection.resting and more is not None and view["state"] not in FINAL_NAMES:
                 stuck = no_service(connection.ended)
                 more |= {"stuck": stuck, "next_step": f"continue it with: pilotage attach {where.job}"}
@@ -93,14 +93,28 @@ def _job(connection: Server, job: str) -> Any:
         raise
 
 
+def _progress(connection: Server, job: dict[str, Any]) -> Any:
+    """The progress of a job; of a complete one only if its record cannot be made. None if the server tells none."""
+    found = _get_unless_missing(connection, job["id"], "progress")
+    return None if found is None or (_is_complete(job) and not found.get("trouble")) else found
+
+
 def _get_unless_complete(connection: Server, about: dict[str, Any], *path: str) -> Any:
     """Get a path below a job; None if the job is complete, or the server has no such path."""
+    return None if _is_complete(about) else _get_unless_missing(connection, *path)
+
+
+def _is_complete(about: dict[str, Any]) -> bool:
+    """Whether a job or a package is done, with nothing left to tell."""
+    well = about["state"] in ("DONE", "CLEARED") and not _failed_count(about)
+    return well and not about.get("held") and not about.get("targets")
+
+
+def _get_unless_missing(connection: Server, *path: str) -> Any:
+    """Get a path below a job; None if the server has no such path."""
     from pilotage.client import ServerRefused
     from pilotage.client.server import path_of
 
-    well = about["state"] in ("DONE", "CLEARED") and not _failed_count(about)
-    if well and not about.get("held") and not about.get("targets"):
-        return None
     try:
         return connection.get(path_of("jobs", *path))
     except ServerRefused as error:

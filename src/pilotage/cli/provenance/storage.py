@@ -49,7 +49,8 @@ def fsck(*, as_json: bool) -> int:
 def gc(*, dry_run: bool, as_json: bool) -> None:
     """Remove the parts that no record needs any more.
 
-    Parts that other records share stay. Stop the service of this folder first; with --dry-run it may run.
+    Parts that other records share stay. Of a damaged storage only what certainly nobody needs is removed. Stop the service of
+    this folder first; with --dry-run it may run.
     """
     from pilotage.app.provenance.records import collect_parts
 
@@ -61,6 +62,15 @@ def gc(*, dry_run: bool, as_json: bool) -> None:
         return
     word = "would be removed" if dry_run else "removed"
     print_message(f"{plural(found.parts, 'part')} {word}, {size_text(found.freed_bytes)} freed")
+    if found.left_packs:
+        print_message(
+            f"left as they are, since they are damaged: {' '.join(found.left_packs)}; see: pilotage provenance fsck"
+        )
+    if found.unreadable:
+        print_message(
+            f"every part stays, since records that cannot be read may need any: {' '.join(found.unreadable)}; "
+            "bring them back from a copy, or give them up: pilotage provenance delete JOB"
+        )
 
 
 @click.command()

@@ -17,7 +17,7 @@ from msgspec import Meta
 from pilotage.model.errors import PilotageError
 from pilotage.model.records import Annotation, JobRecord
 from pilotage.ports.record_index import IndexedAttributes, IndexQuery, RecordEntry, RecordIndex
-from pilotage.ports.records import RecordStore, StoredRecord
+from pilotage.ports.records import DamagedPart, RecordStore, StoredRecord, sound_record, sound_revisions
 from pilotage.provenance.index.attributes import FileFact, LifeLogFacts, attributes_of, chosen_attributes
 from pilotage.provenance.index.query import matches, parse
 from pilotage.provenance.script_results import result_object, result_values
@@ -58,6 +58,9 @@ class FeedBatch(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     end: bool  # nothing more was there
     restart: bool = False  # the storage has less than the index read of it: forget all, and begin anew
+    damaged: tuple[
+        str, ...
+    ] = ()  # jobs whose records cannot be read: they are left out, and told again when they come anew
 
 
 class CheckedFeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,17 +99,31 @@ def feed_batch(
     last = {each.job: each.position for each in changes}
     deleted = {each.job for each in changes if each.change == "deletion"}
     entries: list[RecordEntry] = []
+    damaged: list[str] = []
     values, begun = 0, time.monotonic()
     for each in changes:
         if each.position != last[each.job]:
+            continue
+        if _is_damaged(store, each):
+            log.warning(
+                "the record of job %s is damaged, and no index has it: see `pilotage provenance fsck`", each.job
+            )
+            if _is_free(principal) or (principal is not None and _could_read_earlier(store, principal, each.job)):
+                damaged.append(each.job)
             continue
         entry = _entry(store, feed, principal, change=each, was_deleted=each.job in deleted, could_read=could_read)
         if entry is not None:
             entries.append(entry)
             values += sum(map(len, entry.values.values()))
         if each is not changes[-1] and (values >= BATCH_VALUES_MAX or time.monotonic() - begun > BATCH_SECONDS_MAX):
-            return FeedBatch(entries=tuple(entries), position=each.position, end=False)
-    return FeedBatch(entries=tuple(entries), position=changes[-1].position, end=len(changes) < limit)
+            return FeedBatch(entries=tuple(entries), position=each.position, end=False, damaged=tuple(damaged))
+    end = len(changes) < limit
+    return FeedBatch(entries=tuple(entries), position=changes[-1].position, end=end, damaged=tuple(damaged))
+
+
+def _is_damaged(store: RecordStore, change: StoredRecord) -> bool:
+    """Whether the newest record of a job is known to be damaged. Raises what else keeps it from being read."""
+    return sound_record(store, change.job) is None and bool(store.revisions(change.job))
 
 
 def _entry(
@@ -119,23 +136,41 @@ def _entry(
     could_read: Callable[[str], bool],
 ) -> RecordEntry | None:
     """The entry of a job as it is now; None for one that the index does not want and cannot have."""
-    is_free = principal is None or (ANY_OWNER in principal.scopes and not principal.is_bound)
     record = store.record(change.job)
     removal = RecordEntry(job=change.job, position=change.position, removed=True)
     if record is None:
-        return removal if is_free or _could_read(store, principal, change.job) or could_read(change.job) else None
-    annotations = store.annotations(change.job)
+        may_know = _is_free(principal) or _could_read(store, principal, change.job) or could_read(change.job)
+        return removal if may_know else None
+    annotations = _annotations(store, record)
     if principal is None or may_use_record(principal, "read", record):
         entry = entry_of(record, annotations, position=change.position, read_part=store.content, feed=feed)
         if entry is not None:
             return entry
         # An earlier revision may have been wanted.
         return removal if was_deleted or annotations or record.revision > 1 else None
-    earlier = (store.record(change.job, each.revision) for each in store.revisions(change.job))
-    was_readable = any(each is not None and may_use_record(principal, "read", each) for each in earlier)
+    was_readable = _could_read_earlier(store, principal, change.job)
     if was_readable or (was_deleted and (_could_read(store, principal, change.job) or could_read(change.job))):
         return removal
     return None
+
+
+def _is_free(principal: Principal | None) -> bool:
+    """Whether nothing is hidden from a principal."""
+    return principal is None or (ANY_OWNER in principal.scopes and not principal.is_bound)
+
+
+def _could_read_earlier(store: RecordStore, principal: Principal, job: str) -> bool:
+    """Whether a principal may read a revision of the record of a job, as far as they can be read."""
+    return any(may_use_record(principal, "read", each) for each in sound_revisions(store, job))
+
+
+def _annotations(store: RecordStore, record: JobRecord) -> list[Annotation]:
+    """What was added to a record; nothing where it is damaged."""
+    try:
+        return store.annotations(record.job)
+    except DamagedPart as fault:
+        log.warning("annotations of job %s are not indexed: %s", record.job, fault)
+        return []
 
 
 def _could_read(store: RecordStore, principal: Principal | None, job: str) -> bool:
@@ -158,7 +193,7 @@ def entry_of(
     reads_log = not named.isdisjoint(_OF_LIFE_LOGS) or any(name.startswith("custom.") for name in named)
     facts = facts_of(record, read_part) if reads_log else LifeLogFacts()
     both = record.tags.keys() & {each.name for each in annotations if each.text is not None}
-    tagged_at = tag_times(record, both, read_part) if both else {}
+    tagged_at = _tag_times(record, both, read_part) if both else {}
     values = attributes_of(record, annotations, facts, tagged_at)
     if not matches(feed.query, values):
         return None
@@ -173,6 +208,15 @@ def entry_of(
         submitted_at=record.submitted_at,
         values={name: found for name, found in values.items() if feed.attributes.keeps(name)},
     )
+
+
+def _tag_times(record: JobRecord, names: Collection[str], read_part: Callable[[str], bytes]) -> dict[str, float]:
+    """The times of tags; none where the life log is damaged: then annotations count."""
+    try:
+        return tag_times(record, names, read_part)
+    except DamagedPart as fault:
+        log.warning("times of tags of job %s are not known: %s", record.job, fault)
+        return {}
 
 
 class _Tagging(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +322,8 @@ def bring_up_to_date(
             log.warning("%s has less than was read of it: it is read again from its beginning", storage)
             index.forget(storage)
             continue
+        for job in batch.damaged:
+            log.warning("the record of job %s in %s is damaged, and is not in the index", job, storage)
         if batch.entries or batch.position != index.position(storage):
             index.take(storage, batch.entries, position=batch.position)
         taken += len(batch.entries)

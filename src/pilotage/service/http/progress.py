@@ -153,7 +153,7 @@ async def job_progress(services: Services, principal: Principal, job: str) -> Pr
         unpublished=unpublished,
         stuck=stuck,
         next_step=next_step,
-        trouble="" if over else trouble,
+        trouble=record_trouble(services, job) if over else trouble,
         moving="" if over else moving.summary,
     )
 
@@ -164,10 +164,16 @@ def _no_room(services: Services, principal: Principal, job: str) -> str:
     return services.trouble(services.backend.folder_of(services.reader.job(principal, job)) or "")
 
 
+def record_trouble(services: Services, job: str) -> str:
+    """Why the record of a job that is over cannot be made at present; empty if nothing is known to prevent it."""
+    return services.records.trouble_of(job) if services.records is not None else ""
+
+
 def _at_rest(services: Services, principal: Principal, progress: Progress) -> Progress:
     """Add what is known of a finished job that no service runs: whether its files are published."""
     if progress.state not in FINAL_NAMES:
         return progress
+    progress = msgspec.structs.replace(progress, trouble=record_trouble(services, progress.job))
     fault = unpublished_at_rest(services, services.reader.job(principal, progress.job))
     if fault is None:
         return progress

@@ -15,7 +15,7 @@ import msgspec
 
 from pilotage.model.errors import PilotageError
 from pilotage.model.records import JobRecord, RecordPart, foreign
-from pilotage.ports.records import RecordStore
+from pilotage.ports.records import RecordStore, sound_record, sound_revisions
 from pilotage.reading.access import Principal, may_use_record
 
 UPLOADS_MAX = 1000
@@ -123,12 +123,11 @@ class RecordUploads:
 
 def _readable_before(user: Principal, record: JobRecord, store: RecordStore) -> set[str]:
     """The parts that earlier revisions of the same record have, if the user may read it."""
-    newest = store.record(record.job)
+    newest = sound_record(store, record.job)
     if newest is None or not may_use_record(user, "read", newest):
         return set()
     sizes = {part.sha256: part.size_bytes for part in record.parts}
-    revisions = (store.record(record.job, each.revision) for each in store.revisions(record.job))
-    parts = (part for each in revisions if each is not None for part in each.parts)
+    parts = (part for each in sound_revisions(store, record.job) for part in each.parts)
     return {part.sha256 for part in parts if sizes.get(part.sha256) == part.size_bytes}
 
 

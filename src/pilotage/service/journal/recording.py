@@ -89,6 +89,9 @@ class RecordKeeping:
         self._guard = threading.RLock()  # opening and closing: short, as readers wait for it
         self._making = threading.Lock()  # one record is made at a time, and none while parts are removed
         self._opened: RecordStore | None = None
+        self._unstored: dict[
+            str, str
+        ] = {}  # jobs whose records wait until the storage can be written, and why it cannot
         self._hearing = threading.Lock()
         self._heard: set[str] = set()  # jobs of commits since the last look
         self._news = threading.Event()
@@ -152,6 +155,7 @@ class RecordKeeping:
         small = self._small_files(row)
         with self._making, self.writing() as store:
             made = self._recorder(store).record(job, logs=self._logs(), read_file=small, sites=self._sites)
+        self._unstored.pop(job, None)
         if made is not None:
             log.debug("job %s is recorded: revision %d", job, made.revision)
         return made
@@ -218,6 +222,10 @@ class RecordKeeping:
             return False
         return deletion is not None and deletion.at >= row.heard_at
 
+    def trouble_of(self, job: str) -> str:
+        """Why the record of a job cannot be made at present, such as a full disk; empty if nothing is known to prevent it."""
+        return self._unstored.get(job, "")
+
     # --- the thread ---
 
     def note(self, jobs: Iterable[str]) -> None:
@@ -279,6 +287,8 @@ class RecordKeeping:
             if enough():
                 return again.union(waiting)
             again |= self._try_some(waiting, enough=enough, stopping=stopping)
+            if not again.isdisjoint(self._unstored):  # what could not be stored is tried again together with the rest
+                return again.union(waiting)
         return again
 
     def _try_some(self, jobs: deque[str], *, enough: Callable[[], bool], stopping: bool) -> set[str]:
@@ -290,8 +300,10 @@ class RecordKeeping:
             recorder: Recorder | None = None
             store: RecordStore | None = None
             while jobs and len(made) < COMMITTED_AT_ONCE and size_bytes < COMMITTED_BYTES and not enough():
+                if not again.isdisjoint(self._unstored):
+                    break
                 job = jobs.popleft()
-                with _reported([job]):
+                with self._reported([job], again):
                     position = self._journal.position()
                     row = self._journal.job(job)
                     if row is None or row.state not in FINAL_NAMES or row.place == "purged" or self._was_deleted(row):
@@ -311,8 +323,13 @@ class RecordKeeping:
                         made.append(record)
                         size_bytes += sum(part.size_bytes for part in record.parts)
             if store is not None and made:
-                with _reported([record.job for record in made]):
-                    _commit(store, made)
+                waiting = [record.job for record in made]
+                if again.isdisjoint(self._unstored):
+                    with self._reported(waiting, again):
+                        self._commit(store, made, again)
+                else:  # what the storage could not take may be parts of these
+                    why = next(self._unstored[job] for job in again if job in self._unstored)
+                    self._wait_for_storage(waiting, again, why)
         return again
 
     @contextmanager
@@ -325,26 +342,42 @@ class RecordKeeping:
 
         return Recorder(self._journal, store, now=self._clock.now)
 
+    def _commit(self, store: RecordStore, made: Sequence[JobRecord], again: set[str]) -> None:
+        from pilotage.ports.records import IncompleteRecord, RecordTaken
 
-def _commit(store: RecordStore, made: Sequence[JobRecord]) -> None:
-    from pilotage.ports.records import IncompleteRecord, RecordTaken
+        try:
+            store.commit(made)
+            log.debug("%d jobs are recorded", len(made))
+        except (IncompleteRecord, RecordTaken):  # one of them is refused, and the others need not wait for it
+            for each in made:
+                with self._reported([each.job], again):
+                    store.commit([each])
+        if self._unstored:
+            log.info("records are stored again")
+            self._unstored.clear()
 
-    try:
-        store.commit(made)
-        log.debug("%d jobs are recorded", len(made))
-    except (IncompleteRecord, RecordTaken):  # one of them is refused, and the others need not wait for it
-        for each in made:
-            with _reported([each.job]):
-                store.commit([each])
+    @contextmanager
+    def _reported(self, jobs: Sequence[str], again: set[str]) -> Iterator[None]:
+        """Report a fault and go on. Where the storage cannot be written the jobs wait; else housekeeping tries again, and purges none."""
+        from pilotage.ports.records import DamagedPart, IncompleteRecord, RecordStoreError, RecordTaken
 
+        subject = f"job {jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+        try:
+            yield
+        except RecordStoreError as fault:
+            if isinstance(fault, DamagedPart | IncompleteRecord | RecordTaken):
+                log.warning("the record of %s could not be made yet: %s", subject, fault)
+            else:
+                self._wait_for_storage(jobs, again, str(fault))
+        except PilotageError as fault:
+            log.warning("the record of %s could not be made yet: %s", subject, fault)
+        except Exception:
+            log.exception("the record of %s could not be made", subject)
 
-@contextmanager
-def _reported(jobs: Sequence[str]) -> Iterator[None]:
-    """Report a fault and go on: housekeeping tries again, and purges no job without a record."""
-    subject = f"job {jobs[0]}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
-    try:
-        yield
-    except PilotageError as fault:
-        log.warning("the record of %s could not be made yet: %s", subject, fault)
-    except Exception:
-        log.exception("the record of %s could not be made", subject)
+    def _wait_for_storage(self, jobs: Sequence[str], again: set[str], why: str) -> None:
+        """These jobs are tried again soon; the reason is logged when it is new."""
+        why = f"their records cannot be stored yet, and this is tried again: {why}"
+        if why not in self._unstored.values():
+            log.warning("jobs such as %s: %s", jobs[0], why)
+        again.update(jobs)
+        self._unstored.update(dict.fromkeys(jobs, why))

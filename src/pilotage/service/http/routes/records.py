@@ -24,7 +24,7 @@ from pilotage.model.records import (
     decoded_record,
 )
 from pilotage.model.states import FINAL_NAMES
-from pilotage.ports.records import RecordStore, StoredRecord
+from pilotage.ports.records import RecordStore, StoredRecord, sound_record, sound_revisions
 from pilotage.reading.access import ANY_OWNER, OPERATE, READ, WRITE, Forbidden, Principal, may_use_record, require
 from pilotage.reading.views import View
 from pilotage.service.http.backend import CONTENT_BYTES_MAX
@@ -173,7 +173,7 @@ def _may_use(user: Principal, record: JobRecord, owner: str) -> bool:
 
 
 def _may_read(store: RecordStore, user: Principal, job: str) -> bool:
-    record = store.record(job)
+    record = sound_record(store, job)
     return record is not None and may_use_record(user, "read", record)
 
 
@@ -228,8 +228,7 @@ def _has_part(store: RecordStore, newest: JobRecord, sha256: str) -> bool:
         return True
     if any(each.part is not None and each.part.sha256 == sha256 for each in store.annotations(newest.job)):
         return True
-    earlier = (store.record(newest.job, each.revision) for each in store.revisions(newest.job))
-    return any(part.sha256 == sha256 for record in earlier if record is not None for part in record.parts)
+    return any(part.sha256 == sha256 for record in sound_revisions(store, newest.job) for part in record.parts)
 
 
 @post(
@@ -383,9 +382,9 @@ def _admitted(services: Services, keeping: RecordKeeping, user: Principal, recor
 def _refuse_foreign(services: Services, store: RecordStore, user: Principal, record: JobRecord) -> None:
     """Raise `Forbidden` unless the record is of the user's own job, and not one of this book."""
     refuse_bound(user)
-    before = store.record(record.job)
-    if before is None:
-        is_allowed = record.owner == user.user
+    before = sound_record(store, record.job)
+    if before is None:  # none, or damaged: then it may come again from its owner
+        is_allowed = {record.owner, *(each.owner for each in store.revisions(record.job))} == {user.user}
     else:  # who may modify the record adds a revision, but only its owner gives it to others
         is_allowed = may_use_record(user, "modify", before) and record.owner == before.owner
         is_allowed &= user.user == before.owner or record.access == before.access
