@@ -128,7 +128,7 @@ def test_a_full_disk_under_the_records_is_told_and_the_record_is_made_when_there
         assert "is full" in place.told("status", job)["progress"]["trouble"]
         assert place.log().count("records cannot be stored yet") == 1
         ballast.unlink()
-        wait_until(lambda: not place.told("status", job)["progress"]["trouble"], "the record")
+        wait_until(lambda: "trouble" not in place.run("status", job).stdout, "the record")
         assert place.told("provenance", "show", job)["record"]["revision"] == 1
         assert place.run("provenance", "fsck").stderr == "sound\n"
 
