@@ -177,6 +177,7 @@ class Scheduler:
                 self.say(self._any(), "Tagged", subject, name="study", value=self.chance.choice("ABC"))
             case 12 | 13:
                 self.chance.choice((self._forecast, self._heal))(subject)
+                self._stop(job, subject)
             case _:
                 self._clear_earlier(job, subject)
 
@@ -200,6 +201,15 @@ class Scheduler:
         medians = [{"phase": "application", "seconds": float(self.chance.randint(1, 99))}]
         known = {"activity": "sim", "count": self.chance.randint(1, 9), "medians": medians}
         self.say("service", "HealingLearned", subject, activities=[known], slot_seconds=100.5, healing_seconds=2.5)
+
+    def _stop(self, job: Job, subject: dict[str, Any]) -> None:
+        """Stop an activity, or open one again, whether it was stopped or not."""
+        job.operation += 1
+        about = {"activity": self.chance.choice(("sim", "né\nsim")), "operation": job.operation}
+        if self.chance.random() < 0.5:
+            self.say("service", "ActivityStopped", subject, **about, failed_attempts=20, message="no such file")
+        else:
+            self.say("service", "ActivityReopened", subject, **about)
 
     def _expand(self, job: Job) -> None:
         late = [stage for stage, shape in enumerate(job.stages, 1) if shape.get("late")]

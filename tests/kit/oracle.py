@@ -356,6 +356,7 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
         if forecast is not None and forecast["type"] == "ForecastMade"
         else None,
         "healing": {"learned_at": learned["time"], "learned": learned["data"]} if learned is not None else None,
+        "activities": _activities(own),
         "tags": tags(own),
         "held": int(held is not None and held["type"] == "Held"),
         "stages": max([*expanded, *(len(e["data"]["stages"]) for e in own if e["type"] == "JobRegistered")]),
@@ -372,6 +373,24 @@ def _job_facts(own: Sequence[WireEvent], events: Sequence[WireEvent]) -> Found:
         "finished_at": latest(event["time"] for event in ends),
         "updated_at": max(event["time"] for event in events),
     }
+
+
+def _activities(own: Sequence[WireEvent]) -> dict[str, Found]:
+    """The activities that were stopped or opened again: what the operation with the highest number said of each."""
+    told = [e for e in own if e["type"] in ("ActivityStopped", "ActivityReopened")]
+    found: dict[str, Found] = {}
+    for name in {e["data"]["activity"] for e in told}:
+        event = max((e for e in told if e["data"]["activity"] == name), key=operation_key)
+        data = event["data"]
+        found[name] = {
+            "stopped": event["type"] == "ActivityStopped",
+            "at": event["time"],
+            "operation": data["operation"],
+        }
+        found[name] |= {
+            each: data[each] for each in ("failed_attempts", "failed_packages", "message") if data.get(each)
+        }
+    return found
 
 
 def knowledge(events: Sequence[WireEvent]) -> dict[str, tuple[float, str]]:

@@ -75,6 +75,7 @@ def shown_job(row: JobRow) -> dict[str, Any]:
     found |= {name: json.loads(found[name]) for name in TEXTS}
     found["tags"] = {name: value for name, (value, _) in json.loads(row.tags).items()}
     found["forecast"] = json.loads(row.forecast) if row.forecast else None
+    found["activities"] = {name: kept for name, (kept, _) in json.loads(row.activities or "{}").items()}
     found["healing"] = json.loads(row.healing) if row.healing else None
     return found
 

@@ -32,7 +32,7 @@ from pilotage.model.exchange.reports import Gone, SiteSeen, SubmissionFailed, Su
 from pilotage.model.jobs.definition import AbortOn
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.resources import Capacity
-from pilotage.model.settings.engine import RestartSettings
+from pilotage.model.settings.engine import HealingSettings, RestartSettings
 from pilotage.model.site import Site
 from pilotage.service.messages import OperationRequest, Reload, SitesChanged
 from tests.kit.decided import check_decisions
@@ -105,6 +105,7 @@ class Service(RuleBasedStateMachine):
         self.small = self.kind_of_small(
             *self.sites,
             flood_packages=2,
+            incidents=HealingSettings(failing_attempts_max=5),
             dead_start_seconds_max=60.0,
             restart=RestartSettings(delay_seconds_max=30.0, platform_failures_max=4, preemptions_max=4),
         )

@@ -471,7 +471,8 @@ def _durable_job(job: JobState) -> dict[str, Any]:
         "attempts": job.last_attempt.tolist(),
         "epochs": sorted(job.epochs.items()),
         "disposed": [n for n, gone in enumerate(job.disposed) if gone],
-        "alike": sorted(job.failed_by_activity.items()),
+        "stopped": sorted(job.activities.stopped.items()),
+        "stopped_packages": sorted(job.stopped_packages),
         "work": [_durable_work(number, job) for number, work in sorted(job.work.items()) if work.durable],
     }
 

@@ -36,6 +36,7 @@ from pilotage.engine.decisions.job_lifecycle import (
 from pilotage.engine.decisions.provisioning import request_pilots
 from pilotage.engine.decisions.pulling import pull
 from pilotage.engine.decisions.site_status import apply_site_changes, end_requests
+from pilotage.engine.decisions.stopped_activities import abort_stopped, stop_failing_activities
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.explain import explain
 from pilotage.engine.files import fold_files
@@ -50,7 +51,7 @@ from pilotage.engine.folds.on_sites import on_site_described, on_site_latencies,
 from pilotage.engine.state.jobs import JobState
 from pilotage.engine.transitions.readiness import reconsider_early
 from pilotage.model.answers import Explanation
-from pilotage.model.events import file_payloads, payloads
+from pilotage.model.events import file_payloads, healing_payloads, payloads
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.events.payloads import Payload
 from pilotage.model.exchange.operations import Effect
@@ -88,6 +89,8 @@ _JOB: dict[type[Payload], Fold] = {
     payloads.Restarted: on_jobs.on_job_restarted,
     payloads.ForecastMade: on_jobs.on_forecast_made,
     payloads.ForecastScored: on_jobs.on_forecast_scored,
+    healing_payloads.ActivityStopped: on_jobs.on_activity_stopped,
+    healing_payloads.ActivityReopened: on_jobs.on_activity_reopened,
 }
 _PACKAGE: dict[type[Payload], Fold] = {
     payloads.Held: on_packages.on_package_held,
@@ -133,6 +136,7 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     discard_untied,
     grant_succeeded,
     apply_retry_rules,
+    stop_failing_activities,
     cancel_failing_jobs,
     apply_job_endings,
     abort_consumers,
@@ -144,6 +148,7 @@ DECISIONS: tuple[Callable[[EngineState], None], ...] = (
     hold_without_files,
     remove_unneeded,
     heal_jobs,
+    abort_stopped,
     bind,
     submit_prefetched,
     pull,

@@ -18,13 +18,13 @@ from pilotage.engine.retry.policy import lacked_input
 from pilotage.engine.selection.candidates import CANDIDATE, HIBERNATED, OVERLOADED, SelectionSnapshot
 from pilotage.engine.selection.filters import Requirements, allows, names_text, refusals, requirements_of
 from pilotage.engine.selection.site_profile import SiteProfile
-from pilotage.engine.state.job_queries import may_act, status_of
+from pilotage.engine.state.job_queries import is_stopped, may_act, status_of
 from pilotage.engine.state.jobs import STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass, template_of
 from pilotage.engine.state.sites import AttemptState, SiteState, silent_batch_jobs
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.answers import Explanation, Why
 from pilotage.model.jobs.plan import Template
-from pilotage.model.texts import words_of_failure
+from pilotage.model.texts import reopen_command, words_of_failure
 
 # Why a site was chosen. For active packages the engine keeps a snapshot of the sites at the time of the choice.
 #
@@ -432,11 +432,13 @@ def _done(state: EngineState, job: JobState, number: int, facts: PackageFacts | 
 
 
 def _aborted(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
-    message, since = "it was given up", None
+    message, since, next_step = "it was given up", None, "restart it, or drop its line"
+    if is_stopped(job, number):
+        next_step = f"mend it, then: {reopen_command(job.id, template_of(job, number).activity)}"
     if facts is not None:
         message = f"it was given up: {facts.cause}" + (f" ({facts.cause_message})" if facts.cause_message else "")
         since = facts.aborted_at
-    yield Why(code="aborted", message=message, since=since, next_step="restart it, or drop its line")
+    yield Why(code="aborted", message=message, since=since, next_step=next_step)
 
 
 def _upstream(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:

@@ -41,6 +41,7 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.restoring import fetch_again, restore_files
 from pilotage.engine.folds.on_attempts import demand_of, new_attempt, ties_in
 from pilotage.engine.folds.on_jobs import check_job_end
+from pilotage.engine.past_activities import count_final, count_unfinished, restore_activities, resume_stops
 from pilotage.engine.past_pilots import EndedPilots, ended_pilots
 from pilotage.engine.retry.policy import UNHEARD, failure_of
 from pilotage.engine.state.clock import Due
@@ -354,17 +355,20 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: EndedPilots) -
     job.cleared = row.cleared_at is not None
     job.drop_revision = state.log.next_number - 1  # no operation was later
     _restore_healing(state, row)
+    restore_activities(job, row)
     limited = state.settings.waiting_seconds_max > 0
     done_at: dict[int, float] = {}
     own: dict[int, float] = {}
     for final in snapshot.finals:
         number = _restore_final(state, job, final, gone)
+        count_final(job, number, final)
         if limited and number is not None and final.granted:
             done_at[number] = final.done_at
     for package in snapshot.unfinished:
         number = job.number((package.stage, package.line, package.number))
         if number is not None:
             _restore_package(state, job, number, package.facts, gone)
+            count_unfinished(job, number, package.facts)
             if limited:
                 own[number] = ready_after(package.facts, state.clock.now)
     if row.accepted_at is not None:
@@ -381,6 +385,7 @@ def _restore_job(state: EngineState, snapshot: JobSnapshot, gone: EndedPilots) -
                 job.failed_producers.add(number)
     if job.special:
         check_job_end(state, job)
+    resume_stops(state, job)
 
 
 def _restore_healing(state: EngineState, row: JobRow) -> None:

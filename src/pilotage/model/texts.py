@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TypeVar
 
@@ -97,6 +98,11 @@ def words_of_failure(message: str | None) -> str:
     """The first line of an attempt's failure message, to follow its reason."""
     first = (message or "").strip().partition("\n")[0]
     return f": {first[:FAILURE_CHARACTERS_MAX]}" if first else ""
+
+
+def reopen_command(job: str, activity: str) -> str:
+    """The command that opens a stopped activity of a job again."""
+    return f"pilotage retry {job} --activity {shlex.quote(activity)}"
 
 
 # Structs that change often: their fields are set as fast as those of a class with slots.

@@ -171,6 +171,7 @@ class PostgresHarness(Harness):
 SINCE_FIVE = (("pilots", "submitted_at"), ("sites", "latencies"))
 SINCE_SIX = (("jobs", "forecast"),)
 SINCE_NINE = (("jobs", "healing"),)
+SINCE_TEN = (("jobs", "activities"),)
 SINCE_SEVEN = tuple(("nodes", column) for column in ("os_release", "kernel", "cpu_model", "libc"))
 
 
@@ -193,9 +194,15 @@ def forget_version_eight(harness: Harness) -> None:
 
 
 def forget_version_nine(harness: Harness) -> None:
-    """Remove what version 9 of the schema added."""
+    """Remove what version 9 of the schema added, and later ones."""
     _forget_columns(harness, *SINCE_NINE)
     harness.execute("DROP TABLE knowledge")
+    forget_version_ten(harness)
+
+
+def forget_version_ten(harness: Harness) -> None:
+    """Remove what version 10 of the schema added."""
+    _forget_columns(harness, *SINCE_TEN)
 
 
 def _forget_columns(harness: Harness, *columns: tuple[str, str]) -> None:

@@ -121,7 +121,7 @@ def test_a_row_that_has_them_is_sound_as_long_as_they_are_right(harness: Harness
     row.facts.attempts[1].keys = KEYS
     harness.execute(f"UPDATE package_facts SET facts = '{written_facts(row.facts)}'")
     journal = harness.open()
-    assert harness.schema_version() == 9
+    assert harness.schema_version() == 10
     assert attempt_of(harness).keys == KEYS
     assert check(journal, next(scratches)).first == []
 

@@ -7,10 +7,17 @@ from collections.abc import Iterator
 import msgspec
 
 from pilotage.book.rows import rows
+from pilotage.book.rows.activities import read_activities
 from pilotage.book.rows.forecasts import JobForecast, read_forecast
 from pilotage.book.rows.healing import JobHealing, read_healing
 from pilotage.model.events.file_payloads import FetchesOrdered, OrderedFetch
-from pilotage.model.events.healing_payloads import ActivityPhases, HealingLearned, IncidentsLearned, PhaseMedian
+from pilotage.model.events.healing_payloads import (
+    ActivityPhases,
+    ActivityStopped,
+    HealingLearned,
+    IncidentsLearned,
+    PhaseMedian,
+)
 from pilotage.model.events.payloads import (
     ForecastMade,
     ForecastScored,
@@ -28,11 +35,12 @@ from tests.conformance.journal.harness import (
     forget_version_five,
     forget_version_nine,
     forget_version_six,
+    forget_version_ten,
     keeper,
 )
 from tests.kit.events import START, Stream, a_short_job
 
-NOW = 9
+NOW = 10
 SINCE_TWO = ("reason", "score", "since", "learned", "probed_at", "probe")
 
 
@@ -218,4 +226,24 @@ def test_a_book_of_version_eight_learns_of_incidents(harness: Harness) -> None:
     assert read_healing(known.healing) == JobHealing(learned_at=START + 50.0, learned=learned)
     assert incidents is not None
     assert (incidents.at, incidents.learned) == (START + 51.0, "[1]")
+    journal.unseal(["j2"])
+
+
+def test_a_book_of_version_nine_learns_of_stopped_activities(harness: Harness) -> None:
+    journal = harness.open()
+    keeper(journal).take([*a_short_job("j1"), *a_short_job("j2")])
+    journal.seal("j2")
+    harness.close()
+    forget_version_ten(harness)
+    harness.set_schema_version(9)
+
+    journal = harness.open()
+    assert harness.schema_version() == NOW
+    assert [row.activities for row in harness.rows(rows.JobRow)] == ["", ""]
+    stop = ActivityStopped(activity="sim", operation=7, failed_attempts=20, failed_packages=9, message="no such file")
+    keeper(journal).take([Stream(stream="engine").event(stop, job="j1", time=START + 50.0)])
+    row = journal.job("j1")
+    assert row is not None
+    known = read_activities(row.activities)["sim"]
+    assert (known.stopped, known.at, known.failed_attempts, known.message) == (True, START + 50.0, 20, "no such file")
     journal.unseal(["j2"])

@@ -7,7 +7,7 @@ import pytest
 
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
-from pilotage.model.exchange.operations import Release, Restart, SubmitPilot
+from pilotage.model.exchange.operations import Hold, Release, Restart, SubmitPilot
 from pilotage.model.exchange.reports import Gone
 from pilotage.model.jobs.definition import Retry, RetryRule
 from pilotage.model.resources import Capacity
@@ -237,39 +237,6 @@ def test_a_rule_of_the_package_can_hold_the_job() -> None:
         assert len(pilot.packages) == 1
 
 
-def test_permanent_failures_of_one_activity_hold_the_job_at_ten_twenty_and_forty() -> None:
-    retry = Retry(rules=(RetryRule(exit_code=None, reason="application-error", action="give-up"),))
-    with Small(site(cores=4)) as small:
-        small.submit(bag(100, kind(retry=retry)))
-        pilot = small.pilot()
-        held_at = []
-        for _ in range(200):
-            if small.engine.state.jobs.by_id[JOB].held:
-                held_at.append(len(small.standings()["aborted"]))
-                small.ask(Release(job=JOB))
-                pilot.exchange()
-            if not pilot.held:
-                break
-            pilot.fail(pilot.packages[0], "application-error")
-        assert held_at == [10, 20, 40, 80]
-        assert len(small.standings()["aborted"]) == 100
-        message = msgspec.json.decode(small.told(payloads.Held)[0].data)["message"]
-        assert message.startswith("10 packages of run failed")
-
-
-def test_many_permanent_failures_in_one_step_hold_the_job_too() -> None:
-    retry = Retry(rules=(RetryRule(reason="application-error", action="give-up"),))
-    with Small(site(cores=15)) as small:
-        small.submit(bag(40, kind(retry=retry)))
-        pilot = small.pilot()
-        for package in pilot.packages:
-            pilot.end(pilot.ref(package), reason="application-error")
-        pilot.exchange()
-        assert len(small.standings()["aborted"]) == 15
-        assert small.engine.state.jobs.by_id[JOB].held
-        assert pilot.packages == []
-
-
 def test_the_history_of_failures_is_kept_until_the_package_is_over() -> None:
     with Small(site()) as small:
         small.submit(bag(1))
@@ -372,32 +339,23 @@ def fail_all(small: Small, pilot: Agent, *, messages: int = 1, packages: int) ->
         pilot.fail(package, "application-error", message=f"line 3: {'abcdefgh'[way]} is missing", after=1.0)
 
 
-def test_equal_failures_of_ten_packages_hold_the_job_also_at_one_site() -> None:
+def test_equal_failures_hold_no_job() -> None:
     small = Small(site())
     small.submit(bag(25))
-    pilot = small.pilot()
-    fail_all(small, pilot, packages=25)
-    assert given_up(small) == 10
-    [why] = held_for(small)
-    assert why.startswith(
-        "10 packages of run failed in the same way (line 3: a is missing); fix the cause and run the job"
-    )
-    assert next(each.message for each in small.explain("1.20.1").reasons) == f"its job is held: {why}"
-    small.restart()
-    assert next(each.message for each in small.explain("1.20.1").reasons) == f"its job is held: {why}"
+    fail_all(small, small.pilot(), packages=25)
+    assert given_up(small) == 25
+    assert held_for(small) == []
+
+
+def test_explain_says_why_a_job_is_held_also_after_a_restart() -> None:
+    small = Small(site())
+    small.submit(bag(25))
+    small.ask(Hold(job=JOB, message="the disk is full"))
+    for _ in range(2):
+        assert next(each.message for each in small.explain("1.20.1").reasons) == "its job is held: the disk is full"
+        small.restart()
     small.ask(Release(job=JOB))
     assert [each.code for each in small.explain("1.20.1").reasons if each.code == "job-held"] == []
-
-
-def test_after_a_release_the_job_is_held_again_at_twice_as_many() -> None:
-    small = Small(site())
-    small.submit(bag(25))
-    pilot = small.pilot()
-    fail_all(small, pilot, packages=25)
-    small.ask(Release(job=JOB))
-    pilot.exchange()
-    fail_all(small, pilot, packages=25)
-    assert [why.split(" ")[0] for why in held_for(small)] == ["10", "20"]
 
 
 def test_failures_of_many_kinds_hold_nothing() -> None:

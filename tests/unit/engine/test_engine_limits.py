@@ -9,13 +9,10 @@ import pytest
 
 from pilotage.adapters.settings.settings_files import load_settings
 from pilotage.app.service.serve import engine_settings
-from pilotage.model.events import payloads
-from pilotage.model.exchange.operations import Accepted, Refused, SubmitAttempt
-from pilotage.model.jobs.definition import Retry, RetryRule
+from pilotage.model.exchange.operations import Accepted, FetchFile, Refused, SubmitAttempt, SubmitPilot
+from pilotage.model.exchange.reports import FileNotFetched
 from tests.kit.small_engine import Small
-from tests.kit.small_plans import bag, kind, site
-
-GIVE_UP = Retry(rules=(RetryRule(reason="application-error", action="give-up"),))
+from tests.kit.small_plans import bag, site, with_files
 
 
 class Limits:
@@ -68,12 +65,11 @@ def test_a_package_waits_for_a_site_no_longer_than_is_set(limited: Limits) -> No
         assert small.status("1.2.1") == "aborted"
 
 
-def test_a_job_is_held_when_as_many_packages_have_failed_for_good_as_are_set(limited: Limits) -> None:
-    with Small(site(), **limited("flood_packages", 3)) as small:
-        small.submit(bag(9, kind(retry=GIVE_UP)))
-        pilot = small.pilot()
-        for failed in (1, 2, 3):
-            assert small.told(payloads.Held) == []
-            pilot.fail(f"1.{failed}.1", "application-error")
-        assert len(small.told(payloads.Held)) == 1
-        pilot.unread.clear()
+def test_a_job_is_held_when_more_packages_are_held_for_one_file_than_are_set(limited: Limits) -> None:
+    with Small(site(cores=20), **limited("flood_packages", 3)) as small:
+        small.submit(with_files(bag(9), {f"1.{line}.1": ["s3://store/a"] for line in range(1, 10)}))
+        small.take(SubmitPilot)
+        [wanted] = small.take(FetchFile)
+        small.step(FileNotFetched(site="a", key=wanted.key, reason="not-in-store", message="no such key"))
+        assert len(small.standings()["held"]) == 3
+        assert small.engine.state.jobs.by_id["j"].held

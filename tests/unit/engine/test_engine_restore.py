@@ -25,6 +25,7 @@ from pilotage.model.exchange.operations import (
 from pilotage.model.exchange.reports import Gone, Submitted
 from pilotage.model.jobs.definition import Retry, RetryRule
 from pilotage.model.resources import Capacity
+from pilotage.model.settings.engine import HealingSettings
 from tests.kit.decided import check_decisions
 from tests.kit.small_engine import JOB, Small, differences
 from tests.kit.small_plans import bag, chain, grown, kind, plan, site, stage
@@ -215,7 +216,7 @@ def a_late_stage_with_a_dead_producer() -> Small:
 
 def given_up_alike() -> Small:
     retry = Retry(rules=(RetryRule(reason="application-error", action="give-up"),))
-    small = Small(site(cores=2), flood_packages=3)
+    small = Small(site(cores=2), incidents=HealingSettings(failing_attempts_max=6))
     small.submit(bag(9, kind(retry=retry)))
     pilot = small.pilot()
     while pilot.held:

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from pilotage.book.rows.activities import ActivityStanding, with_activity
 from pilotage.book.rows.forecasts import JobForecast, written_forecast
 from pilotage.book.rows.healing import JobHealing, written_healing
 from pilotage.book.rows.registers import Register, holds, holds_too, takes
 from pilotage.book.rows.rows import AttemptFacts, JobRow, Keys, KnowledgeRow, NodeRow, PackageFacts, PilotRow, StoredKey
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.events.events import Event
-from pilotage.model.events.healing_payloads import HealingLearned, IncidentsLearned
+from pilotage.model.events.healing_payloads import ActivityReopened, ActivityStopped, HealingLearned, IncidentsLearned
 
 _json = msgspec.json.Encoder()
 _tags = msgspec.json.Decoder(dict[str, tuple[str, tuple[int, int, int, int, str]]])
@@ -303,6 +304,22 @@ def on_healing_learned(row: JobRow, keys: Keys, key: StoredKey, event: Event, da
     """Healing recorded what it knows of the job."""
     if takes(keys, Register.HEALING, key):
         row.healing = written_healing(JobHealing(learned_at=event.time, learned=data))
+
+
+def on_activity(
+    row: JobRow, keys: Keys, key: StoredKey, event: Event, data: ActivityStopped | ActivityReopened
+) -> None:
+    """An activity was stopped or opened again: of each activity, the operation with the highest number counts."""
+    stopped = isinstance(data, ActivityStopped)
+    standing = ActivityStanding(
+        stopped=stopped,
+        at=event.time,
+        operation=data.operation,
+        failed_attempts=data.failed_attempts if isinstance(data, ActivityStopped) else 0,
+        failed_packages=data.failed_packages if isinstance(data, ActivityStopped) else 0,
+        message=data.message,
+    )
+    row.activities = with_activity(row.activities, data.activity, standing, (data.operation, *key[1:]))
 
 
 def on_job_registered(row: JobRow, keys: Keys, key: StoredKey, event: Event, data: payloads.JobRegistered) -> None:

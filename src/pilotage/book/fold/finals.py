@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,12 +11,25 @@ from pilotage.book.rows.ledger import Ledger
 from pilotage.book.rows.registers import Register
 from pilotage.book.rows.rows import AttemptFacts, EventRow, Keys, PackageFacts, PackageRow, StoredKey, StreamRow
 from pilotage.model.events.events import SOURCE_RANKS
-from pilotage.model.states import FINAL_NAMES
+from pilotage.model.states import FINAL_NAMES, ExitCodeGasw
 
 FINAL_ORDER: tuple[str, ...] = tuple(sorted(FINAL_NAMES))
 """The final states in a fixed order, for SQL."""
 SURELY_OVER: tuple[str, ...] = ("CLEARED", "DONE")
 """The final states that a package never gets from its job."""
+
+
+class FailedAttempt(NamedTuple):
+    """An attempt that ended with a failure."""
+
+    attempt: int
+    site: str
+    reason: str
+    exit_status: int | None
+    signal: int | None
+    message: str
+    began_at: float
+    ended_at: float
 
 
 class FinalPackage(NamedTuple):
@@ -36,10 +49,11 @@ class FinalPackage(NamedTuple):
     unended: tuple[tuple[int, str, str, str], ...] = ()
     done_at: float = 0.0  # when it was granted
     disposed: bool = False  # the deletable outputs of its granted attempt were removed
+    failures: tuple[FailedAttempt, ...] = ()  # of a package that was aborted, in any epoch
 
 
 class _Brief(msgspec.Struct, gc=False):
-    """The facts that tell whether an attempt may still be running."""
+    """The facts that tell whether an attempt may still be running, and why it failed."""
 
     site: str | None = None
     pilot: str | None = None
@@ -48,6 +62,13 @@ class _Brief(msgspec.Struct, gc=False):
     finished_at: float | None = None
     lost_reason: str | None = None
     disposed_at: float | None = None
+    created_at: float | None = None
+    exit_code: str | None = None
+    exit_message: str | None = None
+    exit_status: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    early: dict[str, int] = {}
 
 
 class _Known(msgspec.Struct, gc=False):
@@ -91,7 +112,25 @@ def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[Fin
             tuple((at, each.site or "", each.pilot, each.lost_reason or "") for at, each in attempts.items() if each.finished_at is None
                   and each.pilot and (each.lease_seconds is not None or each.started_at is not None)),
             known.done_at or 0.0, granted in attempts and attempts[granted].disposed_at is not None,
+            _failures(attempts) if known.aborted_at is not None else (),
         )  # fmt: skip
+
+
+def _failures(attempts: Mapping[int, _Brief | AttemptFacts]) -> tuple[FailedAttempt, ...]:
+    return tuple(
+        FailedAttempt(
+            number, each.site or "", each.reason or "application-error", each.exit_status, each.signal,
+            each.exit_message or "", each.started_at or each.created_at or 0.0, each.finished_at,
+        )
+        for number, each in attempts.items()
+        if each.finished_at is not None and not each.early and each.exit_code != ExitCodeGasw.SUCCESS
+        and (each.reason or each.exit_code != ExitCodeGasw.EXECUTION_CANCELED)
+    )  # fmt: skip
+
+
+def failed_attempts(facts: PackageFacts) -> tuple[FailedAttempt, ...]:
+    """The failed attempts of a package, in any epoch; not those that started early."""
+    return _failures(facts.attempts)
 
 
 # Keys that are not stored: those of an attempt that was created, ended and granted, without other events of its package.

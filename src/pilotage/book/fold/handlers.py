@@ -73,6 +73,8 @@ JOB_HANDLERS: dict[type[payloads.Payload], Callable[..., None]] = {
     payloads.ForecastMade: facts.on_forecast,
     payloads.ForecastScored: facts.on_forecast,
     healing_payloads.HealingLearned: facts.on_healing_learned,
+    healing_payloads.ActivityStopped: facts.on_activity,
+    healing_payloads.ActivityReopened: facts.on_activity,
 }
 
 

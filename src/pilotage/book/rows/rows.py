@@ -104,6 +104,8 @@ class JobRow(StateHistogram, kw_only=True, gc=False):
     forecast: str = ""  # the last `ForecastMade` and when it was made, as JSON; empty once the job is over
     # Since version 9.
     healing: str = ""  # the last `HealingLearned` and when it was recorded, as JSON; empty once the job is purged
+    # Since version 10.
+    activities: str = ""  # those that were stopped or opened again, as JSON; empty once the job is purged
 
 
 class StageRow(StateHistogram, kw_only=True, gc=False):

@@ -13,4 +13,5 @@ __all__ = [
     "provisioning",
     "pulling",
     "site_status",
+    "stopped_activities",
 ]

@@ -9,9 +9,9 @@ from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.eviction import release_inputs
 from pilotage.engine.files.keeping import retain_outputs
 from pilotage.engine.files.storing import await_copies, candidate_of
-from pilotage.engine.retry.policy import UNHEARD, Failure, Verdict, failure_of, signature, verdict
+from pilotage.engine.retry.policy import UNHEARD, Failure, Verdict, failure_of, verdict
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.job_queries import is_under_way, lost_stages
+from pilotage.engine.state.job_queries import is_stopped, is_under_way, lost_stages
 from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, PackageStatus, template_of
 from pilotage.engine.state.sites import AttemptState
 from pilotage.engine.transitions.early_start import grantable, lost_input
@@ -21,7 +21,6 @@ from pilotage.model.events import payloads
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.texts import clipped
 
-_SIGNATURES_MAX = 1000  # distinct failures kept for each job: the latest
 _GRANTED = payloads.CommitGranted()  # it carries no data
 
 
@@ -131,10 +130,8 @@ def _carry_out(state: EngineState, job: JobState, work: ActivePackage, answer: V
         answer = msgspec.structs.replace(answer, action="give-up", cause="retries-exhausted", message=why)
     match answer.action:
         case "give-up":
-            failed = work.failures[max(work.failures)] if work.failures else None  # forgotten when the package is over
             aborted = payloads.Aborted(cause=answer.cause or "retries-exhausted", message=answer.message)
             state.log.write(aborted, job=job, number=number, epoch=job.epoch_of(number))
-            _stop_flood(state, job, failed, answer, number)
             return
         case "hold-job" if not job.held:
             state.log.write(payloads.Held(operation=state.log.next_number, message=answer.message), job=job)
@@ -160,41 +157,6 @@ def _impossible(state: EngineState, job: JobState, work: ActivePackage) -> str:
     if queue.more_wall_than:
         asked += f" and more than {queue.more_wall_than:.0f} s"
     return f"after its failures it needs {asked}, which no site offers"
-
-
-def _stop_flood(state: EngineState, job: JobState, failed: Failure | None, answer: Verdict, number: int) -> None:
-    """Hold the job when packages of one activity keep failing: at the limit, then at twice, four times the limit.
-
-    Counts permanent failures of any reason, and packages whose last failures were equal, even without a second site that
-    would prove that they fail everywhere.
-    """
-    activity, bound = template_of(job, number).activity, state.settings.flood_packages
-    alike = _count_alike(job, activity, failed) if failed is not None else 0
-    if job.held or job.cancelled or not bound or not (job.unfinished or job.late):
-        return
-    how = ""
-    if answer.cause == "permanent-failure" and _is_flood(job.failed_by_activity.get(activity, 0), bound):
-        how = f"{job.failed_by_activity[activity]} packages of {activity} failed permanently"
-    if failed is not None and _is_flood(alike, bound):
-        how = f"{alike} packages of {activity} failed in the same way ({failed.message or failed.reason})"
-    if how:
-        message = f"{how}; fix the cause and run the job again, or release the job to continue with the others"
-        state.log.write(payloads.Held(operation=state.log.next_number, message=clipped(message)), job=job)
-
-
-def _is_flood(count: int, bound: int) -> bool:
-    times, rest = divmod(count, bound)
-    return bool(times) and not rest and not times & (times - 1)
-
-
-def _count_alike(job: JobState, activity: str, failed: Failure) -> int:
-    """How many packages of an activity were given up after an equal failure, since this engine started."""
-    key = (activity, signature(failed))
-    count = job.floods.pop(key, 0) + 1
-    job.floods[key] = count
-    while len(job.floods) > _SIGNATURES_MAX:
-        del job.floods[next(iter(job.floods))]
-    return count
 
 
 def _requeue(state: EngineState, job: JobState, work: ActivePackage) -> None:
@@ -228,7 +190,7 @@ def revive_consumers(state: EngineState) -> None:
     while state.pending.to_revive:
         job, number = next(iter(state.pending.to_revive))
         del state.pending.to_revive[job, number]
-        if job.status[number] != PackageStatus.UPSTREAM or job.cancelled:
+        if job.status[number] != PackageStatus.UPSTREAM or job.cancelled or is_stopped(job, number):
             continue
         if any(job.is_dead(other) for other in job.awaited(number)) or _has_failed_producer(job, number):
             continue

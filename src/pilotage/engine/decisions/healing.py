@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from pilotage.engine.decisions.treatments import Done, replicate_late, surroundings_of
+from pilotage.engine.decisions.treatments import Done, replicate_late, stop_failing, surroundings_of
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.healing import incidents as analysis
 from pilotage.engine.healing.healing import Drawn
@@ -166,8 +166,14 @@ def _treat_blocked(state: EngineState, health: JobHealth, found: Found) -> Done:
     return replicate_late(state, health, found.activity, found.packages)
 
 
+def _treat_failing(state: EngineState, health: JobHealth, found: Found) -> Done:
+    assert found.activity is not None
+    return stop_failing(state, health, found.activity)
+
+
 _TREATMENTS: dict[str, Callable[[EngineState, JobHealth, Found], Done]] = {
     "blocked-activity": _treat_blocked,
+    "failing-activity": _treat_failing,
 }
 """What is done about each kind of incident; nothing about the others, which are shown."""
 

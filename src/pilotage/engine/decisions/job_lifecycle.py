@@ -14,7 +14,7 @@ from collections import deque
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.job_queries import closes, lost_stages
+from pilotage.engine.state.job_queries import closes, is_stopped, lost_stages
 from pilotage.engine.state.jobs import ActivePackage, JobState, LateStageState, PackageStatus, template_of
 from pilotage.engine.transitions.occupancy import remove_abandoned
 from pilotage.model.events import payloads
@@ -97,7 +97,7 @@ def cancel_failing_jobs(state: EngineState) -> None:
     while state.pending.failing_jobs:
         job = next(iter(state.pending.failing_jobs))
         del state.pending.failing_jobs[job]
-        failed, most = job.counts[PackageStatus.ABORTED], job.failures_max
+        failed, most = job.counts[PackageStatus.ABORTED] - len(job.stopped_packages), job.failures_max
         if failed >= most and not (job.cancelled or job.aborted) and (job.unfinished or job.late):
             kill(state, job, f"{failed} failed, which is the limit of the job (--max-failures {most})")
 
@@ -116,9 +116,8 @@ def _run_again(state: EngineState, job: JobState) -> None:
     """Restart final packages that ran, or were adopted, before everything else was over."""
     for number in job.finals:
         work = job.work.get(number)
-        if job.status[number] in (PackageStatus.DONE, PackageStatus.ABORTED) and not (
-            work is not None and work.dropped
-        ):
+        made = job.status[number] in (PackageStatus.DONE, PackageStatus.ABORTED)
+        if made and not (work is not None and work.dropped) and not is_stopped(job, number):
             restarted = payloads.Restarted(cause="revived", message=_AGAIN)
             state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
 
@@ -219,6 +218,9 @@ def retire_job(state: EngineState, job: JobState) -> None:
     for waiting in (state.pending.to_judge, state.pending.to_revive):
         for each in [each for each in waiting if each[0] is job]:
             del waiting[each]
+    for failing in [each for each in state.pending.failing_activities if each[0] is job]:
+        del state.pending.failing_activities[failing]
+    state.pending.to_stop.pop(job, None)
     state.jobs.retirable.pop(job, None)
     state.pending.to_forecast.pop(job, None)
     state.pending.to_score.pop(job, None)

@@ -10,6 +10,7 @@ import numpy as np
 
 from pilotage.engine.decisions.attempts import replicas_max
 from pilotage.engine.decisions.lost_pilots import mark_lost
+from pilotage.engine.decisions.stopped_activities import hopeless, stop_activity, what_failed
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.healing.job_health import ActivityHealth, JobHealth
 from pilotage.engine.healing.phase_times import PHASE_NUMBERS
@@ -24,7 +25,7 @@ from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.forecast.latency import LatencyDistribution
 from pilotage.model.events import payloads
 from pilotage.model.events.healing_payloads import Treated
-from pilotage.model.texts import REPLICAS_MAX
+from pilotage.model.texts import REPLICAS_MAX, clipped
 
 _SITES_MAX = 64  # that are compared for a copy
 _BEFORE_APPLICATION = (PHASE_NUMBERS["setup"], PHASE_NUMBERS["inputs"])
@@ -231,3 +232,29 @@ def _abort(job: JobState, treatment: Treatment, number: int) -> Action:
         message=message,
     )
     return Action(treated=treated, carry_out=carry_out)
+
+
+# --- activities that cannot succeed ---------------------------------------------------------------------------------
+
+
+def stop_failing(state: EngineState, health: JobHealth, activity: ActivityHealth) -> Done:
+    """Stop an activity that cannot succeed.
+
+    A failure that reaches the bound does the same at once; later, what kept it from that may be over without a failure.
+    """
+    job, name = health.job, activity.name
+    if name in job.activities.stopped:
+        return Done()
+    failures = job.activities.most_equal(name)
+    if failures is None:
+        return Done(message=f"{name} is not stopped: attempts of it succeeded, or did not fail by themselves")
+    if hopeless(state, job, name) is None:
+        bound = state.settings.incidents.failing_attempts_max
+        message = f"{name} is not stopped: {failures.attempts} attempts failed alike, and the bound is {bound}"
+        return Done(message=message if failures.attempts < bound else f"{name} is not stopped: others may succeed")
+
+    def carry_out(state: EngineState, decision: int) -> None:
+        stop_activity(state, job, name, failures, decision=decision)
+
+    treated = Treated(treatment="stop-activity", message=clipped(what_failed(name, failures)))
+    return Done(actions=(Action(treated=treated, carry_out=carry_out),))

@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_packages import forget_epoch
-from pilotage.engine.retry.policy import NOBODYS_FAULT, failure_of
+from pilotage.engine.retry.policy import NOBODYS_FAULT, Failure, failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import SERVED_MAX, learn, learn_failure, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, Ties, template_of
@@ -316,6 +316,7 @@ def _succeed(state: EngineState, job: JobState, work: ActivePackage, attempt: At
     work.remove(tried)
     free_slot(state, attempt, "success")
     work.candidates += (tried,)
+    job.activities.succeeded(template_of(job, number).activity)
     state.pending.to_commit.append((job, number))
     if job.status[number] != _LIVE:  # otherwise the status stays
         reconsider(state, job, number)
@@ -366,6 +367,7 @@ def on_attempt_finished(
     free_slot(state, attempt, "neutral" if failure is None else cause_of(failure.reason), data.node or "")
     if failure is not None:
         work.fail(attempt.ref.attempt, failure)
+        _count_equal(state, job, attempt, failure, event.time)
         if not attempt.lost:
             _learn_failure(state, job, attempt)
     state.pending.to_judge[job, number] = None
@@ -375,6 +377,14 @@ def _learn_failure(state: EngineState, job: JobState, attempt: AttemptState) -> 
     learn_failure(job, attempt, state.clock.wall_time)
     if state.healing.enabled:
         state.healing.failed(attempt)
+
+
+def _count_equal(state: EngineState, job: JobState, attempt: AttemptState, failure: Failure, at: float) -> None:
+    """Count a failure of an activity that may not be able to succeed at all."""
+    activity, bound = template_of(job, attempt.number).activity, state.settings.incidents.failing_attempts_max
+    equal = job.activities.failed(activity, attempt.number, failure, max(0.0, at - attempt.began_at))
+    if bound and equal is not None and equal.attempts >= max(bound, equal.ask_at):
+        state.pending.failing_activities[job, activity] = None
 
 
 def _learn_times(
@@ -410,6 +420,7 @@ def on_commit_granted(
     if event.epoch != (job.epoch_of(number) if job.epochs else 1) or job.status[number] >= FINAL:
         return
     job.granted[number] = event.attempt or 0
+    job.activities.succeeded(template_of(job, number).activity)
     if state.healing.enabled and (work := job.work.get(number)) is not None and work.failures:
         state.healing.cured(job, number, len(work.failures))
     finish(state, job, number)

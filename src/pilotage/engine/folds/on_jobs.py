@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pilotage.book.rows.forecasts import JobForecast
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.state.job_queries import ends
+from pilotage.engine.state.activities import StoppedActivity
+from pilotage.engine.state.job_queries import ends, packages_of
 from pilotage.engine.state.jobs import JobState, PackageStatus
 from pilotage.engine.transitions.file_needs import add_job, check_all_disposal, close_job, forgive
 from pilotage.engine.transitions.forecast_timers import may_be_over, schedule_forecast
 from pilotage.engine.transitions.readiness import lay_out, move, reconsider, reopen
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
+from pilotage.model.events.healing_payloads import ActivityReopened, ActivityStopped
 
 
 def on_job_registered(state: EngineState, job: JobState | None, event: Event, data: payloads.JobRegistered) -> None:
@@ -43,6 +45,8 @@ def on_stage_expanded(state: EngineState, job: JobState | None, event: Event, da
     add_job(state, job)
     lay_out(state, job)
     check_all_disposal(state, job)
+    if job.activities.stopped:
+        state.pending.to_stop[job] = None
     # Its packages may wait for packages that were aborted before.
     state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
 
@@ -103,6 +107,8 @@ def on_job_restarted(state: EngineState, job: JobState | None, event: Event, dat
         reopen(state, job)
         schedule_forecast(state, job)
         state.pending.to_expand[job] = None
+        if job.activities.stopped:
+            state.pending.to_stop[job] = None
         # Consumers of packages that were aborted meanwhile have not been checked.
         state.pending.to_abort_consumers.extend((job, number) for number in range(job.count) if job.is_dead(number))
         state.pending.to_commit.extend((job, number) for number, work in job.work.items() if work.candidates)
@@ -114,6 +120,29 @@ def on_job_cleared(state: EngineState, job: JobState | None, event: Event, data:
     if job is not None and event.epoch == job.epoch:
         job.cleared = True
         state.jobs.retirable[job] = None
+
+
+def on_activity_stopped(state: EngineState, job: JobState | None, event: Event, data: ActivityStopped) -> None:
+    """An activity cannot succeed: its unfinished packages are to be aborted."""
+    if job is not None:
+        stopped = StoppedActivity(
+            operation=data.operation,
+            at=event.time,
+            failed_attempts=data.failed_attempts,
+            failed_packages=data.failed_packages,
+            message=data.message,
+        )
+        job.activities.stop(data.activity, stopped)
+        state.pending.to_stop[job] = None
+
+
+def on_activity_reopened(state: EngineState, job: JobState | None, event: Event, data: ActivityReopened) -> None:
+    """Its packages may run again, also those that were not restarted with a producer meanwhile."""
+    if job is not None:
+        job.activities.reopen(data.activity, event.time)
+        for number in packages_of(job, data.activity):
+            if job.status[number] == PackageStatus.UPSTREAM:
+                state.pending.to_revive[job, number] = None
 
 
 def on_forecast_made(state: EngineState, job: JobState | None, event: Event, data: payloads.ForecastMade) -> None:

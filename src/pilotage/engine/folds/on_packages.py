@@ -47,7 +47,7 @@ def on_package_aborted(state: EngineState, job: JobState, number: int, event: Ev
     status = PackageStatus.UPSTREAM if data.cause == "upstream" else PackageStatus.ABORTED
     if end_package(state, job, number, event, status):
         job.note_cause(number, data.cause)
-        if job.failures_max and status == PackageStatus.ABORTED:
+        if job.failures_max and status == PackageStatus.ABORTED and data.cause != "activity-stopped":
             state.pending.failing_jobs[job] = None
 
 
@@ -113,8 +113,9 @@ def on_package_restarted(
     if number in job.ended_by:
         del job.ended_by[number]
         state.pending.to_expand[job] = None
-    if number in job.permanent_failures:
-        job.count_permanent_failure(number, -1)
+    job.stopped_packages.discard(number)
+    if job.activities.stopped:
+        state.pending.to_stop[job] = None
     move(state, job, number, PackageStatus.BLOCKED)
     schedule_forecast(state, job)
     work = job.work.get(number)
@@ -150,6 +151,8 @@ def on_restored(state: EngineState, job: JobState, number: int, event: Event, da
     job.drop_revision = max(job.drop_revision, data.operation)
     work = job.work_of(number)
     work.dropped = 0
+    if job.activities.stopped:
+        state.pending.to_stop[job] = None
     if job.disposed:
         state.files.to_remake[job, number] = None
     if not job.granted[number]:

@@ -10,12 +10,13 @@ from pilotage.engine.decisions.job_lifecycle import kill
 from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.retry.policy import DROPPED, RESCHEDULED, lacked_input
-from pilotage.engine.state.job_queries import is_over, live_attempts, lost_stages, status_of
+from pilotage.engine.state.job_queries import is_over, is_stopped, live_attempts, lost_stages, packages_of, status_of
 from pilotage.engine.state.jobs import FINAL, STATUS_NAMES, JobState, PackageStatus, template_of
 from pilotage.engine.transitions.early_start import is_read_early
 from pilotage.model.errors import did_you_mean
 from pilotage.model.events import payloads
 from pilotage.model.events.events import parse_dotted
+from pilotage.model.events.healing_payloads import ActivityReopened
 from pilotage.model.exchange.operations import (
     Accepted,
     AnyOperation,
@@ -35,7 +36,7 @@ from pilotage.model.exchange.operations import (
     Restore,
 )
 from pilotage.model.states import RestartCause
-from pilotage.model.texts import REPLICAS_MAX, clipped
+from pilotage.model.texts import REPLICAS_MAX, clipped, reopen_command
 
 _CLEARED = "a cleared job must be restored from the book first"
 
@@ -273,6 +274,9 @@ def started_consumers(job: JobState, number: int, own: set[int]) -> Iterator[int
 
 
 def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
+    if operation.activity:
+        _restart_activity(state, job, operation)
+        return
     if isinstance(operation, Remake):
         _refuse_if_not_missed(job, operation)
     if operation.package:
@@ -282,6 +286,8 @@ def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
             raise _Refusal(
                 "package-unfinished", message, subject=operation.package, next_step="reschedule it, or kill it"
             )
+        if not isinstance(operation, Remake):
+            _refuse_if_stopped(job, number, operation.package)
         _refuse_if_being_read(job, number, operation.package)
         needed = _needed(job, number, operation.package)
         _refuse_if_never_expanded(job, number, operation.package)
@@ -299,8 +305,50 @@ def _restart(state: EngineState, job: JobState, operation: Restart) -> None:
         state.log.write(restarted, job=job, epoch=job.epoch + 1)
     if operation.package:
         _fence_readers(state, job, _package(job, operation.package), operation.package)
+    else:
+        for activity in sorted(job.activities.stopped):
+            _reopen(state, job, activity, operation.message)
     for number in numbers:
         state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _restart_activity(state: EngineState, job: JobState, operation: Restart) -> None:
+    """Open a stopped activity again, and restart those of its packages that were aborted."""
+    activity, subject = operation.activity, f"activity {operation.activity}"
+    if operation.package:
+        message = f"{operation.package} is a package: name it, or an activity, not both"
+        raise _Refusal("unknown-package", message, subject=operation.package)
+    known = {template.activity for template in job.plan.templates}
+    if activity not in known:
+        message = f"the job {job.id} has no activity {activity!r}"
+        raise _Refusal("unknown-activity", message, subject=subject, next_step=did_you_mean(activity, known))
+    if activity not in job.activities.stopped:
+        stopped = ", ".join(sorted(job.activities.stopped)) or "none is"
+        message = f"the activity {activity} of the job {job.id} is not stopped (stopped: {stopped})"
+        hint = f"retry what failed: pilotage retry --failed {job.id}"
+        raise _Refusal("not-stopped", message, subject=subject, next_step=hint)
+    _refuse_if_over(job)
+    message = clipped(operation.message) or f"its activity {activity} was opened again"
+    restarted = payloads.Restarted(cause="by-hand", message=message)
+    if job.cleared:
+        state.log.write(restarted, job=job, epoch=job.epoch + 1)
+    _reopen(state, job, activity, operation.message)
+    for number in packages_of(job, activity):
+        if job.status[number] == PackageStatus.ABORTED:
+            state.log.write(restarted, job=job, number=number, epoch=job.epoch_of(number) + 1)
+
+
+def _reopen(state: EngineState, job: JobState, activity: str, message: str) -> None:
+    reopened = ActivityReopened(activity=activity, operation=state.log.next_number, message=clipped(message))
+    state.log.write(reopened, job=job, epoch=job.epoch)
+
+
+def _refuse_if_stopped(job: JobState, number: int, dotted: str) -> None:
+    if is_stopped(job, number):
+        activity = template_of(job, number).activity
+        message = f"the activity {activity} of {dotted} was stopped: {job.activities.stopped[activity].message}"
+        hint = f"mend it, then run all of it again: {reopen_command(job.id, activity)}"
+        raise _Refusal("activity-stopped", message, subject=dotted, next_step=hint)
 
 
 def _refuse_if_not_missed(job: JobState, operation: Remake) -> None:

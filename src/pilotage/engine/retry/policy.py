@@ -399,7 +399,8 @@ OUTRUN: LossReason = "outrun"
 HEALED: LossReason = "healed"
 REGROUPED: LossReason = "regrouped"
 NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN, HEALED, REGROUPED)
-_MESSAGE_MAX = 1000  # characters of an exit message kept for each failure
+FAILURE_MESSAGE_MAX = 1000
+"""Characters of an exit message kept for each failure."""
 _PLATFORM: Reason = "platform-failure"
 _UNASKED: Reason = "preempted"
 
@@ -462,7 +463,7 @@ def failure_of(
         reason=reason,
         exit_status=report.exit_status if report is not None else None,
         signal=report.signal if report is not None else None,
-        message=(report.exit_message or "")[:_MESSAGE_MAX] if report is not None else "",
+        message=(report.exit_message or "")[:FAILURE_MESSAGE_MAX] if report is not None else "",
         memory_bytes=demand.memory_bytes,
         wall_seconds=demand.wall_seconds,
         remaining_seconds=remaining_seconds,

@@ -18,6 +18,18 @@ from pilotage.model.events.payloads import PhaseTimes
 from pilotage.model.exchange.exchange import AttemptRef
 
 
+def is_stopped(job: JobState, number: int) -> bool:
+    """Whether the activity of a package was stopped, so that it does not run before a person opens it again."""
+    return bool(job.activities.stopped) and template_of(job, number).activity in job.activities.stopped
+
+
+def packages_of(job: JobState, activity: str) -> list[int]:
+    """The packages of an activity, by number."""
+    kinds = [number for number, template in enumerate(job.plan.templates) if template.activity == activity]
+    found: list[int] = np.flatnonzero(np.isin(job.plan.template_of, kinds)).tolist()
+    return found
+
+
 def lost_stages(job: JobState) -> dict[int, int]:
     """The late stages that cannot be expanded as things are, each with a package that is to blame."""
     lost: dict[int, int] = {}

@@ -15,6 +15,7 @@ from pilotage.book.rows.forecasts import JobForecast
 from pilotage.engine.retry.policy import Failure, Verdict
 from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
 from pilotage.engine.selection.filters import Requirements
+from pilotage.engine.state.activities import Activities
 from pilotage.engine.state.fifo import ReadyQueue
 from pilotage.engine.state.job_files import JobFiles
 from pilotage.engine.state.run_times import RunTimes
@@ -265,6 +266,7 @@ class JobState:
         "aborted",
         "accepted",
         "acting",
+        "activities",
         "busy",
         "cancelled",
         "classes",
@@ -277,7 +279,6 @@ class JobState:
         "ending",
         "epoch",
         "epochs",
-        "failed_by_activity",
         "failed_producers",
         "failures_max",
         "feeds_late",
@@ -285,7 +286,6 @@ class JobState:
         "finals",
         "finals_left",
         "finals_made",
-        "floods",
         "forecast",
         "forecast_at",
         "forecast_due",
@@ -300,7 +300,6 @@ class JobState:
         "late",
         "order",
         "owner",
-        "permanent_failures",
         "plan",
         "ready_since",
         "released_at",
@@ -313,6 +312,7 @@ class JobState:
         "special",
         "starts_early",
         "status",
+        "stopped_packages",
         "stores",
         "template_classes",
         "waits",
@@ -366,11 +366,9 @@ class JobState:
         self.given_up: dict[int, int] = {}  # late stages whose waiting packages were aborted, and the package to blame
         self.failed_producers: set[int] = set()  # failed packages that a late stage depends on
         self.running_in: dict[str, int] = {}  # category → packages that are reserved or live
-        self.failed_by_activity: dict[str, int] = {}  # activity → packages aborted as permanent failures
+        self.activities = Activities()
+        self.stopped_packages: set[int] = set()  # aborted since their activity was stopped
         self.failures_max = plan.failures_max
-        # By activity and signature of the last failure: packages aborted since this engine knows the job.
-        self.floods: dict[tuple[str, str], int] = {}
-        self.permanent_failures: set[int] = set()  # these packages
         self.special = False  # it has final packages, or packages that may end it
         self.starts_early = False  # some packages may start before their inputs are complete
         self.watched = False  # either of these: each of its events may have consequences for other packages
@@ -482,21 +480,10 @@ class JobState:
 
     def note_cause(self, number: int, cause: str | None) -> None:
         """Record the cause of an abort, which other packages depend on."""
-        if cause == "permanent-failure":
-            self.count_permanent_failure(number, 1)
+        if cause == "activity-stopped":
+            self.stopped_packages.add(number)
         elif cause == "abort-on":
             self.ended_by[number] = None
-
-    def count_permanent_failure(self, number: int, sign: int) -> None:
-        """Count a permanent failure (1), or its restart (-1)."""
-        if sign > 0:
-            self.permanent_failures.add(number)
-        else:
-            self.permanent_failures.discard(number)
-        activity = self.plan.templates[self.kinds[number]].activity
-        self.failed_by_activity[activity] = self.failed_by_activity.get(activity, 0) + sign
-        if not self.failed_by_activity[activity]:
-            del self.failed_by_activity[activity]
 
     def is_final(self, number: int) -> bool:
         """Whether a package is over in its epoch."""

@@ -15,6 +15,7 @@ class Pending:
     __slots__ = (
         "arrived_probes",
         "ending_jobs",
+        "failing_activities",
         "failing_jobs",
         "lost_pilots",
         "reported_ends",
@@ -27,6 +28,7 @@ class Pending:
         "to_judge",
         "to_revive",
         "to_score",
+        "to_stop",
         "to_untie",
     )
 
@@ -40,6 +42,8 @@ class Pending:
         self.to_expand: dict[JobState, None] = {}  # jobs whose late stages may be ready
         self.ending_jobs: dict[JobState, None] = {}
         self.failing_jobs: dict[JobState, None] = {}  # jobs with a failure limit that have a new failure
+        self.failing_activities: dict[tuple[JobState, str], None] = {}  # with many equal failures and no success
+        self.to_stop: dict[JobState, None] = {}  # jobs with packages of stopped activities that are not over
         # Lost pilots: the reason, their attempts, and how many of those (the first ones) were running.
         self.lost_pilots: dict[str, tuple[str, list[AttemptState], int]] = {}
         self.reported_ends: dict[str, str] = {}  # pilots that reported their own end → the reason
@@ -60,6 +64,8 @@ class Pending:
             or self.to_expand
             or self.ending_jobs
             or self.failing_jobs
+            or self.failing_activities
+            or self.to_stop
             or self.lost_pilots
             or self.reported_ends
             or self.site_changes

@@ -104,6 +104,7 @@ class ActivityStopped(Payload, frozen=True, kw_only=True):
     operation: Count  # assigned on acceptance: the latest of these and of reopenings holds
     failed_packages: Count = 0
     decision: Count = 0  # of healing, if it follows from one
+    failed_attempts: Count = 0  # in the same way, since it was opened
     message: Text = ""
 
 

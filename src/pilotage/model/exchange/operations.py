@@ -70,10 +70,14 @@ class Restore(Operation, frozen=True, kw_only=True, tag="restore"):
 
 
 class Restart(Operation, frozen=True, kw_only=True, tag="restart"):
-    """Restart a package in a new epoch; without one, every failed or cancelled package of the job."""
+    """Restart a package in a new epoch; without one, every failed or cancelled package of the job.
+
+    With an activity that was stopped: open it again, and restart its packages.
+    """
 
     package: str = ""
     message: str = ""
+    activity: str = ""
 
 
 class Remake(Restart, frozen=True, kw_only=True, tag="remake"):
@@ -178,6 +182,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 RefusedCode = Literal[
+    "activity-stopped",
     "bad-id",
     "cleared",
     "consumer-started",
@@ -196,6 +201,7 @@ RefusedCode = Literal[
     "not-held",
     "not-hibernated",
     "not-running",
+    "not-stopped",
     "nothing-failed",
     "package-over",
     "package-unfinished",
@@ -206,6 +212,7 @@ RefusedCode = Literal[
     "spent",
     "stage-laid-out",
     "too-many",
+    "unknown-activity",
     "unknown-file",
     "unknown-job",
     "unknown-line",

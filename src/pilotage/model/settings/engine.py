@@ -219,7 +219,11 @@ class HealingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         Share, _doc("Largest share of slot time for attempts that healing made or aborted and that were not granted.")
     ] = 0.2
     failing_attempts_max: Annotated[
-        Positive, _doc("Equal failures of the packages of an activity without a success after which it is stopped.")
+        Count,
+        _doc(
+            "Attempts of an activity that failed in the same way, without a success, after which it is stopped, whatever"
+            " `engine.healing` says; 0: never."
+        ),
     ] = 20
 
 
@@ -249,7 +253,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     fetch_delay_seconds: float = 30.0  # before the next fetch of a file, doubled for each further failure
     fetch_delay_seconds_max: float = 1800.0
     healing: Healing = "predictive"
-    flood_packages: int = 10  # permanent failures of one activity that hold the job; then twice as many, and so on
+    flood_packages: int = (
+        10  # packages held for one file, or for space at one site, beyond which their job is held; 0: never
+    )
     restart: RestartSettings = RestartSettings()
     selection: SelectionSettings = SelectionSettings()
     incidents: HealingSettings = HealingSettings()

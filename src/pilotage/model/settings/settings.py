@@ -257,7 +257,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     flood_packages: Annotated[
         Quota,
         _doc(
-            "Packages of one activity that failed permanently, or in the same way, after which their job is held; 0: never."
+            "Packages that are held for one file, or for space at one site, beyond which their job is held; 0: never."
         ),
     ] = _ENGINE.flood_packages
     fetch_attempts_max: Annotated[

@@ -75,7 +75,7 @@ class Mover:
             self._forget_contents(connection, job_id)
             connection.execute(
                 "UPDATE jobs SET place = 'purged', purged_at = %s, definition = NULL, lists = '{}', growth = '[]',"
-                " tags = '{}', healing = '', keys = '' WHERE job_id = %s",
+                " tags = '{}', healing = '', activities = '', keys = '' WHERE job_id = %s",
                 (at, job_id),
             )
             self._note(connection, job_id, "purged")

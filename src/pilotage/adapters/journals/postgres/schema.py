@@ -242,6 +242,7 @@ MIGRATIONS: Sequence[Migration] = (
     Migration(7, _added_columns(NodeRow, "os_release", "kernel", "cpu_model", "libc")),
     Migration(8, (_added_table(CachedFileRow), *_views_anew())),
     Migration(9, (*_added_columns(JobRow, "healing"), _added_table(KnowledgeRow))),
+    Migration(10, _added_columns(JobRow, "activities")),
 )
 SCHEMA_VERSION = MIGRATIONS[-1].version
 

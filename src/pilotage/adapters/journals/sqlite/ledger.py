@@ -51,7 +51,7 @@ KEPT: dict[type[Row], tuple[str, ...]] = {
 """Rows that nearly every batch reads and changes, and the columns that they are read by."""
 _key_of: dict[type[Row], Callable[[Row], Any]] = {kind: attrgetter(*by) for kind, by in KEPT.items()}
 _long_of: dict[type[Row], Callable[[Row], tuple[str | bytes, ...]]] = {
-    JobRow: attrgetter("lists", "growth", "access", "tags", "keys", "healing"),
+    JobRow: attrgetter("lists", "growth", "access", "tags", "keys", "healing", "activities"),
     StageRow: attrgetter("shape", "keys"),
     StreamRow: attrgetter("stream", "ahead"),
     StatisticRow: attrgetter("activity", "sketch"),

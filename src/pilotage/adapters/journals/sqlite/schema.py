@@ -76,7 +76,7 @@ def forget_attempts(connection: sqlite3.Connection) -> None:
     connection.execute(f"DROP TABLE IF EXISTS main.{TABLE}")
 
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 APPLICATION_ID = 0x70696C6F  # "pilo", by which `file` recognises it
 
 _PACKAGE_KEY = "job_id, stage, line, number"
@@ -169,6 +169,7 @@ MIGRATIONS: Mapping[int, Migration] = {
         "ALTER TABLE jobs ADD COLUMN healing TEXT NOT NULL DEFAULT ''",
         _KNOWLEDGE,
     ),
+    9: ("ALTER TABLE jobs ADD COLUMN activities TEXT NOT NULL DEFAULT ''",),
 }
 """For each version but the last, the statements that lead to the next; for the live book and sealed jobs alike.
 

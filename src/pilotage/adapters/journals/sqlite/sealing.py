@@ -163,7 +163,7 @@ class Sealing:
                     self._forget_sealed(book, row)
                 book.execute(
                     "UPDATE jobs SET place = 'purged', purged_at = ?, definition = NULL, lists = '{}', growth = '[]',"
-                    " tags = '{}', healing = '', keys = X'' WHERE job_id = ?",
+                    " tags = '{}', healing = '', activities = '', keys = X'' WHERE job_id = ?",
                     (at, row.job_id),
                 )
                 book.execute("DELETE FROM sealed_contents WHERE job = ?", (job,))
