@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from pilotage.agent.durable_files import sync_file_system
-from pilotage.model.exchange.operations import FetchFile, RemoveFile
+from pilotage.model.exchange.operations import CachedCopy, FetchFile, RemoveFile
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched, OutputsCopied
 from pilotage.model.settings.stores import FilesSettings, StoreSettings
 from pilotage.ports.store import AccessDenied, CredentialExpired, NotInStore, StoreUnreachable
@@ -64,6 +64,7 @@ class Site:
         self.stores = Stores({f"file://{self.there}/other": self.other, f"file://{self.there}": self.store})
         self.reports = Reports()
         self.place = SiteCache(folder=str(self.cache))
+        self.places: dict[str, SiteCache] = {}  # of other sites
         self.settings = FilesSettings()
         self.now: Callable[[], float] | None = None
         self.made: list[Transfers] = []
@@ -73,7 +74,7 @@ class Site:
         """The transfers of a service that starts now."""
         clock = {"clock": self.now} if self.now is not None else {}
         made = Transfers(
-            self.stores, report=self.reports, caches=lambda site: self.place if site == "here" else None,
+            self.stores, report=self.reports, caches=lambda site: self.place if site == "here" else self.places.get(site),
             outputs=lambda *_: (), spool=self.spool, settings=self.settings, policy=policy, **clock,
         )  # fmt: skip
         self.made.append(made)
@@ -82,7 +83,7 @@ class Site:
     def file(self, content: bytes, name: str = "in.dat") -> str:
         """The locator of a file with this content."""
         path = self.there / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".new")
         draft.write_bytes(content)
         draft.rename(path)  # another file: also with the same size within the same tick of the clock
@@ -594,3 +595,34 @@ def test_transfers_that_wait_for_slow_ones_get_threads(site: Site) -> None:
     for each in stalls:
         each.over.set()
     site.reports.next(4)
+
+
+def copied(site: Site, content: bytes, *, sha: str = "", key: str = "k1") -> FetchFile:
+    """An order to bring a copy that the cache of another site has."""
+    locator = site.file(content, "other/cd/copy")
+    site.places["near"] = SiteCache(folder=str(Path(locator.removeprefix("file://")).parent.parent))
+    copy = CachedCopy(site="near", name="cd/copy", sha256=sha or sha256(content), version="of the store")
+    missing = f"file://{site.there}/missing.dat"
+    return FetchFile(site="here", key=key, locator=missing, name=NAME, copy=copy)
+
+
+def test_a_file_that_its_store_does_not_give_comes_from_the_cache_of_another_site(site: Site) -> None:
+    site.transfers().want(copied(site, b"the file"))
+    report = site.reports.next()
+    assert arrived(report) == (8, sha256(b"the file"))
+    assert isinstance(report, FileArrived)
+    assert report.version == "of the store"
+    assert site.fetched() == b"the file"
+
+
+def test_a_damaged_copy_of_another_site_never_arrives(site: Site) -> None:
+    site.transfers().want(copied(site, b"the fi1e", sha=sha256(b"the file")))
+    assert failed(site.reports.next()) == "wrong-checksum"
+    assert not (site.cache / NAME).exists()
+
+
+def test_a_copy_in_a_cache_that_is_not_reached_is_told_as_such(site: Site) -> None:
+    order = copied(site, b"the file")
+    del site.places["near"]
+    site.transfers().want(order)
+    assert failed(site.reports.next()) == "store-unreachable"

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
-from pilotage.engine.decisions.treatments import Done, replicate_late, stop_failing, surroundings_of
+from pilotage.engine.decisions.treatments import (
+    Done,
+    bring_copies,
+    replicate_late,
+    stop_failing,
+    surroundings_of,
+)
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.healing import incidents as analysis
 from pilotage.engine.healing.healing import Drawn
@@ -171,9 +177,14 @@ def _treat_failing(state: EngineState, health: JobHealth, found: Found) -> Done:
     return stop_failing(state, health, found.activity)
 
 
+def _treat_unavailable(state: EngineState, health: JobHealth, found: Found) -> Done:
+    return bring_copies(state, health.job, found.incident.subject)
+
+
 _TREATMENTS: dict[str, Callable[[EngineState, JobHealth, Found], Done]] = {
     "blocked-activity": _treat_blocked,
     "failing-activity": _treat_failing,
+    "input-unavailable": _treat_unavailable,
 }
 """What is done about each kind of incident; nothing about the others, which are shown."""
 

@@ -12,6 +12,7 @@ from pilotage.engine.decisions.attempts import replicas_max
 from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.decisions.stopped_activities import hopeless, stop_activity, what_failed
 from pilotage.engine.engine_state import EngineState
+from pilotage.engine.files.copying import CopyElsewhere, copies_elsewhere, order_copy
 from pilotage.engine.healing.job_health import ActivityHealth, JobHealth
 from pilotage.engine.healing.phase_times import PHASE_NUMBERS
 from pilotage.engine.healing.replication import LatePackage, Surroundings, Treatment
@@ -28,6 +29,7 @@ from pilotage.model.events.healing_payloads import Treated
 from pilotage.model.texts import REPLICAS_MAX, clipped
 
 _SITES_MAX = 64  # that are compared for a copy
+_FILES_MAX = 100  # that are brought from other caches at once
 _BEFORE_APPLICATION = (PHASE_NUMBERS["setup"], PHASE_NUMBERS["inputs"])
 
 
@@ -258,3 +260,27 @@ def stop_failing(state: EngineState, health: JobHealth, activity: ActivityHealth
 
     treated = Treated(treatment="stop-activity", message=clipped(what_failed(name, failures)))
     return Done(actions=(Action(treated=treated, carry_out=carry_out),))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def bring_copies(state: EngineState, job: JobState, store: str) -> Done:
+    """Bring files that a store does not give from the caches of other sites."""
+    actions: list[Action] = []
+    nowhere = 0
+    for each in copies_elsewhere(state, job, store):
+        if each.source is None:
+            nowhere += 1
+        elif len(actions) < _FILES_MAX:
+            actions.append(_bring(each))
+    message = f"{nowhere} not copied: no other site has them" if nowhere else ""
+    return Done(actions=tuple(actions), message=message)
+
+
+def _bring(copy: CopyElsewhere) -> Action:
+    def carry_out(state: EngineState, decision: int) -> None:
+        order_copy(state, copy, decision=decision)
+
+    message = clipped(f"{copy.locator} from the cache of {copy.source}")
+    return Action(treated=Treated(treatment="copy-file", site=copy.site, message=message), carry_out=carry_out)

@@ -2,6 +2,7 @@
 
 __all__ = [
     "affinity",
+    "copying",
     "disposal",
     "eviction",
     "fold_files",

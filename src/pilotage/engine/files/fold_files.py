@@ -38,7 +38,7 @@ def on_fetches_ordered(state: EngineState, event: Event, data: file_payloads.Fet
         else:
             _leave(cache, entry)
         entry.key, entry.name, entry.state, entry.size_bytes = each.key, each.name, FileState.ORDERED, size_bytes
-        entry.since, entry.software = event.time, each.software
+        entry.since, entry.software, entry.source = event.time, each.software, each.source or ""
         if each.wish is not None:
             entry.wishes = state.files.with_wish(entry.wishes, each.owner, WISH_NAMES.index(each.wish))
         wished = cache.wished.get(locator)
@@ -108,7 +108,10 @@ def on_fetches_failed(state: EngineState, event: Event, data: file_payloads.Fetc
         entry.state, entry.since = FileState.FAILED, event.time
         claim_again(cache, each.locator, entry.size_bytes)
         note_fault(state, cache, each)
-        blamed |= each.reason not in PERMANENT
+        blamed |= each.reason not in PERMANENT and not entry.source
+        if state.healing.enabled:
+            for job in {work.job for work in cache.waiting.get(each.locator, ())}:
+                state.healing.input_failed(job)
     if blamed and (site := state.sites.by_name.get(cache.name)) is not None:
         state.selection.operation_failed(site.name)
         schedule_site_record(state, site)
@@ -118,7 +121,9 @@ def note_fault(state: EngineState, cache: SiteCache, failed: FailedFetch) -> Non
     """Record a failed fetch, and when to try again."""
     fault, settings = cache.faults.setdefault(failed.locator, Fault()), state.settings
     fault.failures, fault.reason, fault.message = failed.failures, failed.reason, failed.message
-    fault.given_up = failed.reason in PERMANENT or fault.failures >= settings.fetch_attempts_max
+    entry = cache.entries.get(failed.locator)
+    of_store = entry is None or not entry.source  # the failure of a copy says nothing of the file
+    fault.given_up = (of_store and failed.reason in PERMANENT) or fault.failures >= settings.fetch_attempts_max
     if fault.given_up:
         for work in cache.waiting.get(failed.locator, ()):
             state.files.to_hold[work] = failed.locator

@@ -140,6 +140,10 @@ class Healing:
         health = self.of(job.id)
         health.of_kind(job.kinds[number]).cured(failures)
 
+    def input_failed(self, job: JobState) -> None:
+        """A file that packages of a job wait for could not be brought."""
+        self._changed(self.of(job.id))
+
     def copied(self, job: JobState, stored: OutputsStored) -> None:
         """Outputs were copied to stores, or could not be."""
         failures = self.of(job.id).failed_copies

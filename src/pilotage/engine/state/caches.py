@@ -47,6 +47,7 @@ class CachedFile(msgspec.Struct, kw_only=True, eq=False, gc=False):
     sha256: str = ""
     version: str = ""  # what its store said of it
     since: float = 0.0  # when it got its state, by the wall clock
+    source: str = ""  # the site whose copy is brought; empty: its store
     wishes: Wishes = ()
     pins: tuple[str, ...] = ()  # of persons
     software: bool = False

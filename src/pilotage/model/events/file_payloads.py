@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from pilotage.model.events.payloads import Amount, Count, Name, Part, Payload, ReasonName, Sha256, Text
+from pilotage.model.events.payloads import Amount, Count, Name, Part, Payload, ReasonName, Sha256, SiteName, Text
 from pilotage.model.texts import check_sha256
 
 FileName = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -30,6 +30,8 @@ class OrderedFetch(Part, frozen=True, kw_only=True):
     wish: WishName | None = None  # of the first job that needs it there
     owner: Annotated[str, Meta(max_length=256)] = ""  # of that job
     software: bool = False
+    source: SiteName | None = None  # whose verified copy is brought, since the store does not give the file
+    decision: Count = 0  # of healing, if it follows from one
 
 
 class FetchesOrdered(Payload, frozen=True, kw_only=True):

@@ -302,6 +302,15 @@ class ExpandStage(msgspec.Struct, frozen=True, kw_only=True, tag="expand-stage")
     revision: int = 0  # of the outputs of its producers: an answer to an earlier one is outdated
 
 
+class CachedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified copy of a file in the cache of another site."""
+
+    site: str
+    name: str  # in its cache folder
+    sha256: str
+    version: str = ""  # what the store said of the file
+
+
 class FetchFile(msgspec.Struct, frozen=True, kw_only=True, tag="fetch-file", omit_defaults=True):
     """Bring a file to the cache of a site under a name; reported as `FileArrived` or `FileNotFetched`."""
 
@@ -311,6 +320,7 @@ class FetchFile(msgspec.Struct, frozen=True, kw_only=True, tag="fetch-file", omi
     name: str  # in the cache folder: never a user's text
     size_bytes: int | None = None
     sha256: str = ""  # that the documents of all jobs require that need it; empty: any
+    copy: CachedCopy | None = None  # to be read in place of the store
 
 
 class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, tag="remove-file"):

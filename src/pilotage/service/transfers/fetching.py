@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from pilotage.model.locators import shown_locator
 from pilotage.model.texts import clipped
@@ -32,6 +33,13 @@ class WrongChecksum(StoreError):
 
     reason = "wrong-checksum"
     retryable = True
+
+
+class CopyToRead(NamedTuple):
+    """A verified copy of a file, to be read in place of the file itself."""
+
+    locator: str
+    sha256: str
 
 
 class Fetched(NamedTuple):
@@ -86,14 +94,16 @@ def fetch(
     cache: CacheFolder,
     name: str,
     sha256: str = "",
+    copy: CopyToRead | None = None,
     meter: Meter,
     allowed_seconds: Callable[[int], float],
     policy: RetryPolicy,
 ) -> Fetched:
     """Bring a file into the draft of a name in a cache; one that is there and was verified is not fetched again.
 
-    With `sha256`, any other content is refused, and leaves nothing behind. `allowed_seconds` is the time limit for a
-    size. A draft stays if a later order may go on with it. Raises `StoreError`, `TransferStopped`.
+    With `sha256`, any other content is refused, and leaves nothing behind. With `copy`, that is read, in `store`; if it is
+    damaged, nothing is said of the file. `allowed_seconds` is the time limit for a size. A draft stays if a later order may
+    go on with it. Raises `StoreError`, `TransferStopped`.
     """
     there = cache.verified(name, locator=locator)
     if there is not None and sha256 in ("", there.sha256):
@@ -102,9 +112,12 @@ def fetch(
     with cache.draft(name) as draft:
 
         def once() -> VerifiedFile:
-            found = store.stat(locator)
+            reading = copy.locator if copy is not None else locator
+            found = store.stat(reading)
             if found is None:
-                raise absent(store, locator)
+                raise absent(store, reading)
+            if copy is not None:
+                found = replace(found, sha256=copy.sha256)
             meter.total_bytes = found.size_bytes if found.size_bytes >= 0 else None
             meter.allow(allowed_seconds(max(0, found.size_bytes)))
             draft.begin(found.version)

@@ -12,23 +12,25 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from pilotage.model.errors import PilotageError
 from pilotage.model.events.file_payloads import FailedCopy, StoredCopy
 from pilotage.model.exchange.exchange import AttemptRef
-from pilotage.model.exchange.operations import FetchFile, FileEffect, RemoveFile
+from pilotage.model.exchange.operations import CachedCopy, FetchFile, FileEffect, RemoveFile
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched, OutputsCopied
 from pilotage.model.locators import locator_below, shown_locator
 from pilotage.model.settings.stores import FilesSettings, transfer_seconds
 from pilotage.model.texts import clipped
 from pilotage.ports.job_tree import StoreError
-from pilotage.ports.store import FindsStores, FoundStore, PresignedRequest, StoreObject
+from pilotage.ports.store import FindsStores, FoundStore, PresignedRequest, StoreObject, StoreUnreachable
 from pilotage.service.transfers.cache_folder import BadName, CacheFolder, VerifiedFile
-from pilotage.service.transfers.fetching import Fetched, RetryPolicy, absent, fetch, pieces, retried
+from pilotage.service.transfers.fetching import CopyToRead, Fetched, RetryPolicy, absent, fetch, pieces, retried
 from pilotage.service.transfers.ledger import Place, StoreStatus, Transfer, TransferLedger, TransferStatus
 from pilotage.service.transfers.meter import Clock, TransferStopped
 from pilotage.service.transfers.pool import Lane, TransferPool
@@ -167,7 +169,8 @@ class Transfers:
 
         With `direct`, a store that has presigned requests is asked for one, and the receiver fetches the file itself.
         """
-        found = self._stores.find(order.locator)
+        source = self._source(order)
+        found = self._stores.find(source)
         lanes = (self.ledger.store_lane(found), self._site_lane(order.site))
         transfer = self.ledger.open("send", key, locator=order.locator, lanes=lanes, store=found.name, site=order.site)
         if transfer is None:
@@ -177,7 +180,9 @@ class Transfers:
             if not self.ledger.begin(transfer, seconds=self._seconds(order.size_bytes or 0)):
                 sink.end(Cancelled("the receiver is gone"))
                 return
-            fault = self._attempted(transfer, partial(self._send, transfer, found, sink, direct=direct))
+            fault = self._attempted(
+                transfer, partial(self._send, transfer, found, source, order.copy, sink, direct=direct)
+            )
             if self.ledger.finish(transfer, fault=fault):
                 sink.end(fault)
 
@@ -189,6 +194,17 @@ class Transfers:
 
     def _seconds(self, size_bytes: int) -> float:
         return transfer_seconds(self._settings, size_bytes=size_bytes)
+
+    def _source(self, order: FetchFile) -> str:
+        """The locator that is read for an order: of the file, or of a copy in the cache of another site."""
+        if order.copy is None:
+            return order.locator
+        cache = self._caches(order.copy.site)
+        if cache is None or not (cache.folder or cache.locator):
+            raise StoreUnreachable(
+                "the cache of a site that has a copy is not reached from here", subject=order.copy.site
+            )
+        return locator_below(cache.locator or Path(cache.folder).as_uri(), order.copy.name)
 
     def _site_lane(self, site: str) -> Lane:
         cache = self._caches(site) or SiteCache()
@@ -234,7 +250,7 @@ class Transfers:
             self._not_fetched(order, StoreError("no cache of the site is reached from here", subject=order.site))
             return
         try:
-            found = self._stores.find(order.locator)
+            found = self._stores.find(self._source(order))
         except PilotageError as fault:
             self._not_fetched(order, fault)
             return
@@ -283,7 +299,7 @@ class Transfers:
                     key=order.key,
                     size_bytes=file.size_bytes,
                     sha256=file.sha256,
-                    version=clipped(file.version, MESSAGE_MAX),
+                    version=clipped(file.version if order.copy is None else order.copy.version, MESSAGE_MAX),
                     seconds=transfer.meter.seconds,
                 )
             )
@@ -301,7 +317,8 @@ class Transfers:
             order.locator,
             cache=folder,
             name=order.name,
-            sha256=order.sha256,
+            sha256=order.sha256 if order.copy is None else "",
+            copy=None if order.copy is None else CopyToRead(self._source(order), order.copy.sha256),
             meter=transfer.meter,
             allowed_seconds=self._seconds,
             policy=self._policy,
@@ -469,8 +486,17 @@ class Transfers:
 
     # --- sending ---
 
-    def _send(self, transfer: Transfer, found: FoundStore, sink: StreamSink, *, direct: bool) -> None:
-        meter, locator = transfer.meter, transfer.locator
+    def _send(
+        self,
+        transfer: Transfer,
+        found: FoundStore,
+        locator: str,
+        copy: CachedCopy | None,
+        sink: StreamSink,
+        *,
+        direct: bool,
+    ) -> None:
+        meter = transfer.meter
         meter.tries = 1
         there = found.store.stat(locator)
         if there is None:
@@ -478,11 +504,12 @@ class Transfers:
         meter.total_bytes = there.size_bytes if there.size_bytes >= 0 else None
         seconds = self._seconds(max(0, there.size_bytes))
         meter.allow(seconds)
-        presigned = found.store.presigned_get(locator, seconds=seconds) if direct else None
+        presigned = found.store.presigned_get(locator, seconds=seconds) if direct and copy is None else None
         if presigned is not None and presigned.method == "GET" and not presigned.headers:
             sink.redirect(there, presigned)
             return
-        offset = meter.bytes_done = sink.begin(there)
+        told = there if copy is None else replace(there, sha256=copy.sha256, version=copy.version)
+        offset = meter.bytes_done = sink.begin(told)
         if offset != there.size_bytes:
             for piece in pieces(found.store, there, offset=offset):
                 meter.check()

@@ -34,6 +34,9 @@ REMOVAL_SECONDS = 20.0  # at most
 Report = FileArrived | FileNotFetched | FileGone | OutputsCopied
 
 
+_ANOTHER_CACHE = StoreSketch(url="cache:")  # it always answers
+
+
 class CachedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file in the cache of a site."""
 
@@ -168,7 +171,7 @@ class Transfers:
         fetch = _Fetch(order, began_at=self._schedule.now, version=self.stores.version(order.locator))
         self._fetches[place] = fetch
         self.drafts[order.site][order.name] = order.key
-        store = self.stores.store_of(order.locator)
+        store = self.stores.store_of(order.locator) if order.copy is None else _ANOTHER_CACHE
         seconds, fetch.reason = self._course(store, size_bytes=self._size(order), rate=self._rates[order.site])
         self._schedule.after(seconds, self._fetched, fetch)
 
@@ -194,7 +197,13 @@ class Transfers:
         place = (order.site, order.key)
         if self._fetches.get(place) is not fetch:
             return
-        silent = not fetch.reason and not self.stores.answers(self.stores.store_of(order.locator), now)
+        copy = self._copy_of(order)
+        if order.copy is not None and not fetch.reason:
+            fetch.reason = "" if copy is not None else "copy-lost"
+        elsewhere = copy is not None
+        silent = (
+            not fetch.reason and not elsewhere and not self.stores.answers(self.stores.store_of(order.locator), now)
+        )
         if silent and not fetch.tried_again:
             fetch.tried_again = True
             self._schedule.after(PATIENCE_SECONDS, self._fetched, fetch)
@@ -203,7 +212,8 @@ class Transfers:
         if self.drafts[order.site].get(order.name) == order.key:
             del self.drafts[order.site][order.name]
         reason = "store-unreachable" if silent else fetch.reason
-        if not reason and self.stores.version(order.locator) != fetch.version:
+        version = copy.version if copy is not None else fetch.version
+        if not reason and copy is None and self.stores.version(order.locator) != version:
             reason = "input-checksum"
         seconds = now - fetch.began_at
         if reason:
@@ -216,8 +226,8 @@ class Transfers:
             locator=order.locator,
             key=order.key,
             size_bytes=self._size(order),
-            version=fetch.version,
-            sha256=checksum_of(order.locator, fetch.version),
+            version=version,
+            sha256=checksum_of(order.locator, version),
         )
         self.caches[order.site][order.name] = file
         if self._witness is not None:
@@ -230,6 +240,13 @@ class Transfers:
             self._schedule.after(
                 self._between("cache_loses", VANISHED_SECONDS), self._vanish, order.site, order.name, file
             )
+
+    def _copy_of(self, order: FetchFile) -> CachedFile | None:
+        """The copy in another cache that an order names, if it is still there as the order says."""
+        if order.copy is None:
+            return None
+        there = self.caches.get(order.copy.site, {}).get(order.copy.name)
+        return there if there is not None and there.sha256 == order.copy.sha256 else None
 
     def _arrived(self, site: str, file: CachedFile, *, seconds: float) -> FileArrived:
         return FileArrived(
