@@ -3,99 +3,28 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from pilotage.agent.durable_files import sync_file_system
-from pilotage.model.exchange.operations import CachedCopy, FetchFile, RemoveFile
-from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched, OutputsCopied
+from pilotage.model.exchange.operations import FetchFile, RemoveFile
+from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched
 from pilotage.model.settings.stores import FilesSettings, StoreSettings
 from pilotage.ports.store import AccessDenied, CredentialExpired, NotInStore, StoreUnreachable
 from pilotage.service.transfers import cache_folder, ledger, pool
 from pilotage.service.transfers.fetching import RetryPolicy
-from pilotage.service.transfers.transfers import FileReport, SiteCache, Transfers
-from tests.kit.faulty_store import FaultyStore, Stall, Stores, before_end, cut, damaged, ended
+from tests.kit.cache_site import NAME, Site, arrived, failed, order, sha256
+from tests.kit.faulty_store import Stall, before_end, cut, damaged, ended
 from tests.kit.waiting import wait_until
 
 MIB = 1 << 20
-NAME = "ab/abcdef"
-AT_ONCE = RetryPolicy(tries=4, first_seconds=0.0)
 CUT = StoreUnreachable("the connection broke")
-
-
-class Reports:
-    """What was reported; waits for more."""
-
-    def __init__(self) -> None:
-        self._change = threading.Condition()
-        self.all: list[FileReport] = []
-
-    def __call__(self, report: FileReport) -> None:
-        """Take a report."""
-        with self._change:
-            self.all.append(report)
-            self._change.notify_all()
-
-    def keys(self) -> set[str]:
-        """The keys of all reports."""
-        return {each.key for each in self.all if not isinstance(each, OutputsCopied)}
-
-    def next(self, count: int = 1) -> FileReport:
-        """The report of this number, from 1."""
-        with self._change:
-            assert self._change.wait_for(lambda: len(self.all) >= count, timeout=20), self.all
-            return self.all[count - 1]
-
-
-class Site:
-    """A site here, with a store in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.there, self.cache = folder / "store", folder / "cache"
-        self.there.mkdir()
-        self.store, self.other = FaultyStore(), FaultyStore()
-        self.stores = Stores({f"file://{self.there}/other": self.other, f"file://{self.there}": self.store})
-        self.reports = Reports()
-        self.place = SiteCache(folder=str(self.cache))
-        self.places: dict[str, SiteCache] = {}  # of other sites
-        self.settings = FilesSettings()
-        self.now: Callable[[], float] | None = None
-        self.made: list[Transfers] = []
-        self.spool = str(folder / "spool")
-
-    def transfers(self, policy: RetryPolicy = AT_ONCE) -> Transfers:
-        """The transfers of a service that starts now."""
-        clock = {"clock": self.now} if self.now is not None else {}
-        made = Transfers(
-            self.stores, report=self.reports, caches=lambda site: self.place if site == "here" else self.places.get(site),
-            outputs=lambda *_: (), spool=self.spool, settings=self.settings, policy=policy, **clock,
-        )  # fmt: skip
-        self.made.append(made)
-        return made
-
-    def file(self, content: bytes, name: str = "in.dat") -> str:
-        """The locator of a file with this content."""
-        path = self.there / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".new")
-        draft.write_bytes(content)
-        draft.rename(path)  # another file: also with the same size within the same tick of the clock
-        return f"file://{path}"
-
-    def fetched(self, name: str = NAME) -> bytes:
-        """The cached file."""
-        return (self.cache / name).read_bytes()
-
-    def drafts(self) -> list[str]:
-        """What is in the cache besides files with a name."""
-        return sorted(path.name for path in self.cache.rglob("*.part"))
 
 
 @pytest.fixture
@@ -104,24 +33,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
     yield made
     for each in made.made:
         each.stop()
-
-
-def order(locator: str, *, key: str = "k1", name: str = NAME) -> FetchFile:
-    return FetchFile(site="here", key=key, locator=locator, name=name)
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def arrived(report: FileReport) -> tuple[int, str]:
-    assert isinstance(report, FileArrived), report
-    return report.size_bytes, report.sha256
-
-
-def failed(report: FileReport) -> str:
-    assert isinstance(report, FileNotFetched), report
-    return report.reason
 
 
 def test_a_file_is_fetched_verified_and_reported(site: Site) -> None:
@@ -595,34 +506,3 @@ def test_transfers_that_wait_for_slow_ones_get_threads(site: Site) -> None:
     for each in stalls:
         each.over.set()
     site.reports.next(4)
-
-
-def copied(site: Site, content: bytes, *, sha: str = "", key: str = "k1") -> FetchFile:
-    """An order to bring a copy that the cache of another site has."""
-    locator = site.file(content, "other/cd/copy")
-    site.places["near"] = SiteCache(folder=str(Path(locator.removeprefix("file://")).parent.parent))
-    copy = CachedCopy(site="near", name="cd/copy", sha256=sha or sha256(content), version="of the store")
-    missing = f"file://{site.there}/missing.dat"
-    return FetchFile(site="here", key=key, locator=missing, name=NAME, copy=copy)
-
-
-def test_a_file_that_its_store_does_not_give_comes_from_the_cache_of_another_site(site: Site) -> None:
-    site.transfers().want(copied(site, b"the file"))
-    report = site.reports.next()
-    assert arrived(report) == (8, sha256(b"the file"))
-    assert isinstance(report, FileArrived)
-    assert report.version == "of the store"
-    assert site.fetched() == b"the file"
-
-
-def test_a_damaged_copy_of_another_site_never_arrives(site: Site) -> None:
-    site.transfers().want(copied(site, b"the fi1e", sha=sha256(b"the file")))
-    assert failed(site.reports.next()) == "wrong-checksum"
-    assert not (site.cache / NAME).exists()
-
-
-def test_a_copy_in_a_cache_that_is_not_reached_is_told_as_such(site: Site) -> None:
-    order = copied(site, b"the file")
-    del site.places["near"]
-    site.transfers().want(order)
-    assert failed(site.reports.next()) == "store-unreachable"
