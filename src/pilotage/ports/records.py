@@ -140,8 +140,8 @@ class RecordStore(RecordReader, Protocol):
         """Forget every revision of a record and its annotations; whether there was one. Parts stay until `collect`."""
         ...
 
-    def advance_expiry_time(self, to: float, *, seconds_max: float) -> float:
-        """Move the time by which records expire towards a moment, by at most so many seconds, and return it.
+    def expiry_time(self, to: float, *, seconds_max: float, advances: bool) -> float:
+        """The time by which records expire, after it moved towards a moment, by at most so many seconds; it stays there if it `advances`.
 
         It begins with the newest event of a record, or with that moment where there is no record.
         """

@@ -50,6 +50,26 @@ def test_without_records_the_commands_say_so(tmp_path: Path, monkeypatch: pytest
         assert not (tmp_path / ".pilotage").exists()
 
 
+def test_gc_lists_the_records_that_are_never_deleted(records: Path) -> None:
+    Path("pilotage.toml").write_text('[provenance]\nnever_deleted = "job=j2 or owner=bob"\n')
+    assert json.loads(run("gc", "--dry-run", "--json").output)["never_deleted"] == ["j2"]
+    assert "never deleted by retention (provenance.never_deleted): j2" in run("gc", "--dry-run").output
+    Path("pilotage.toml").write_text('[provenance]\nnever_deleted = "job="\n')
+    assert "provenance.never_deleted" in run("gc", "--dry-run").output
+
+
+def test_gc_of_a_damaged_storage_says_what_it_leaves_and_what_helps(records: Path) -> None:
+    pack = records / "packs" / "000001.pack"
+    content = bytearray(pack.read_bytes())
+    content[-30] ^= 1  # the second record
+    pack.write_bytes(content)
+    told = run("gc")
+    assert told.exit_code == 0
+    assert "left as they are, since they are damaged: 000001.pack" in told.output
+    assert "may need any: j2" in told.output
+    assert "pilotage provenance delete JOB" in told.output
+
+
 def test_fsck_finds_a_flipped_byte_and_names_the_jobs(records: Path) -> None:
     assert run("fsck").exit_code == 0
     pack = records / "packs" / "000001.pack"

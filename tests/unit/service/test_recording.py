@@ -14,8 +14,9 @@ from pilotage.adapters.journals.sqlite.journal import SqliteJournal
 from pilotage.adapters.journals.sqlite.locations import sealed_path
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.book.fold.join import Receipt
-from pilotage.model.events.payloads import Cleared, Noted
-from pilotage.model.records import JobRecord
+from pilotage.book.query import QueryError
+from pilotage.model.events.payloads import Cleared, Noted, Tagged
+from pilotage.model.records import Annotation, JobRecord
 from pilotage.model.settings.settings import ProvenanceSettings, RetentionSettings
 from pilotage.ports.records import RecordNotReady, RecordStore, RecordStoreError
 from pilotage.service.journal.recording import RecordKeeping
@@ -59,7 +60,7 @@ class Place:
         store.commit = told  # type: ignore[method-assign]
         return store
 
-    def keeping(self, *, writes: bool = True, **settings: float) -> RecordKeeping:
+    def keeping(self, *, writes: bool = True, **settings: float | str) -> RecordKeeping:
         chosen = ProvenanceSettings(**({"recorded_after_seconds": 0.1} | settings))  # type: ignore[arg-type]
         return RecordKeeping(
             self.journal,
@@ -200,6 +201,51 @@ def test_a_job_that_never_had_a_record_gets_one_however_old_it_is(place: Place) 
     assert records.delete_expired() == 1
     assert records.is_recorded(row)
     records.close()
+
+
+def test_records_that_a_setting_names_are_never_deleted_by_retention(place: Place) -> None:
+    for job in ("j2", "j3", "j4"):
+        place.take(a_short_job(job, stream=place.by))
+    place.take([place.by.event(Tagged(name="keep", value="yes"), job="j2")])
+    records = place.keeping(kept_days=10.0, never_deleted="tag.keep=yes or job=j3")
+    assert records.record_all({"j1", "j2", "j3", "j4"}) == set()
+    assert records.delete_expired() == 0
+    with records.writing() as store:
+        store.annotate(Annotation(job="j4", name="keep", at=START, author="ada", text="yes"))
+    place.pass_days(11)
+    expired = records.expired()
+    assert (set(expired.deleted), set(expired.kept)) == ({"j1"}, {"j2", "j3", "j4"})
+    planned = place.retention(records).plan(place.clock.at)
+    assert set(planned.records.kept) == {"j2", "j3", "j4"}
+    assert records.delete_expired() == 1
+    assert records.delete_expired() == 0
+    assert records.store().collect(dry_run=True).parts == 0
+    assert all(records.store().revisions(job) for job in ("j2", "j3", "j4"))
+    with records.writing() as store:
+        store.annotate(Annotation(job="j4", name="keep", at=START + 1, author="ada", text="no"))
+    assert records.expired().deleted == ("j4",)
+    assert records.delete_expired() == 1
+    records.close()
+
+
+def test_a_record_that_cannot_be_read_is_not_deleted_where_some_are_kept(place: Place) -> None:
+    records = place.keeping(kept_days=10.0, never_deleted="owner=nobody")
+    assert records.record("j1") is not None
+    assert records.delete_expired() == 0
+    records.close()
+    pack = place.folder / "records/packs/000001.pack"
+    whole = bytearray(pack.read_bytes())
+    whole[-30] ^= 1
+    pack.write_bytes(whole)
+    place.pass_days(11)
+    assert records.expired().kept == ("j1",)
+    assert records.delete_expired() == 0
+    records.close()
+
+
+def test_what_is_never_deleted_must_be_a_query(place: Place) -> None:
+    with pytest.raises(QueryError, match=r"provenance\.never_deleted"):
+        place.keeping(never_deleted="tag.keep=")
 
 
 def test_a_clock_that_jumps_forward_deletes_no_record(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -395,8 +395,8 @@ class FolderRecords:
                 for sha256 in self._catalogue.annotations(job)
             ]
 
-    def advance_expiry_time(self, to: float, *, seconds_max: float) -> float:
-        """Move the time by which records expire towards a moment, by at most so many seconds, and return it."""
+    def expiry_time(self, to: float, *, seconds_max: float, advances: bool) -> float:
+        """The time by which records expire, after it moved towards a moment, by at most so many seconds; it stays there if it `advances`."""
         file = self._folder / "expiry-time"
         with self._guard, _as_store_error(self._folder):
             last: float | None = None
@@ -405,9 +405,10 @@ class FolderRecords:
             if last is None:
                 last = self._catalogue.last_heard()
             at = to if last is None else min(to, last + seconds_max)
-            draft = file.with_name("expiry-time.draft")
-            draft.write_text(repr(at))
-            draft.replace(file)
+            if advances:
+                draft = file.with_name("expiry-time.draft")
+                draft.write_text(repr(at))
+                draft.replace(file)
             return at
 
     def unheard_since(self, before: float) -> list[str]:

@@ -16,6 +16,7 @@ from pilotage.provenance.trace import Direction
 
 if TYPE_CHECKING:
     from pilotage.client import Server
+    from pilotage.model.settings.settings import Settings
     from pilotage.ports.record_index import RecordIndex
     from pilotage.ports.records import RecordReader, RecordStore, StoredRecord
 
@@ -198,6 +199,19 @@ def records_in(folder: Path, *, since: float = 0.0, until: float = 0.0) -> list[
     return [
         each for each in records if since <= (each.submitted_at or 0.0) and (each.submitted_at or 0.0) < (until or inf)
     ]
+
+
+def never_deleted(settings: Settings) -> list[str]:
+    """The jobs whose records retention never deletes, since `never_deleted` finds them. Raises `QueryError`."""
+    from pilotage.app.provenance.records import records_folder
+    from pilotage.service.journal.record_expiry import RecordExpiry, is_found
+
+    RecordExpiry(settings.provenance)  # checks the query
+    query = settings.provenance.never_deleted.strip()
+    if not query:
+        return []
+    with closing(_opened(records_folder(settings))) as store:
+        return [job for job in _by_time(_stored(store)) if is_found(store, job, query)]
 
 
 def _stored(store: RecordStore) -> dict[str, StoredRecord]:

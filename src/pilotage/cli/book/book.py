@@ -217,13 +217,14 @@ def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         from pilotage import app
 
-        emit(
-            [
-                app.json_text(
-                    {"dry_run": dry_run, "actions": plan.actions, "parked": plan.parked, "pilots": len(plan.pilots)}
-                )
-            ]
-        )
+        told = {
+            "dry_run": dry_run,
+            "actions": plan.actions,
+            "parked": plan.parked,
+            "pilots": len(plan.pilots),
+            "records": plan.records,
+        }
+        emit([app.json_text(told)])
         return
     emit(table((each.deed, each.job, each.why) for each in plan.actions))
     if plan.parked:
@@ -232,7 +233,12 @@ def retain(journal: str | None, *, dry_run: bool, as_json: bool) -> None:
     if plan.pilots:
         word = "would leave" if dry_run else "left"
         print_message(f"{plural(len(plan.pilots), 'row')} of ended pilots {word} the book")
-    if not plan.actions and not plan.parked and not plan.pilots:
+    if plan.records.deleted:
+        word = "would be deleted" if dry_run else "deleted"
+        print_message(f"records whose time is over, {word}: {' '.join(plan.records.deleted)}")
+    if plan.records.kept:
+        print_message(f"records that are never deleted (provenance.never_deleted): {' '.join(plan.records.kept)}")
+    if not plan.actions and not plan.parked and not plan.pilots and not plan.records.deleted:
         print_message("nothing is due")
 
 

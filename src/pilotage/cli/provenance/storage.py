@@ -52,16 +52,21 @@ def gc(*, dry_run: bool, as_json: bool) -> None:
     Parts that other records share stay. Of a damaged storage only what certainly nobody needs is removed. Stop the service of
     this folder first; with --dry-run it may run.
     """
+    from pilotage.app.provenance.recorded_jobs import never_deleted
     from pilotage.app.provenance.records import collect_parts
 
-    found = collect_parts(_settings(), dry_run=dry_run)
+    settings = _settings()
+    found = collect_parts(settings, dry_run=dry_run)
+    kept = never_deleted(settings) if dry_run else []
     if as_json:
         from pilotage import app
 
-        emit([app.json_text({"dry_run": dry_run, "collected": found})])
+        emit([app.json_text({"dry_run": dry_run, "collected": found} | ({"never_deleted": kept} if dry_run else {}))])
         return
     word = "would be removed" if dry_run else "removed"
     print_message(f"{plural(found.parts, 'part')} {word}, {size_text(found.freed_bytes)} freed")
+    if kept:
+        print_message(f"never deleted by retention (provenance.never_deleted): {' '.join(kept)}")
     if found.left_packs:
         print_message(
             f"left as they are, since they are damaged: {' '.join(found.left_packs)}; see: pilotage provenance fsck"

@@ -323,6 +323,12 @@ class ProvenanceSettings(Section, frozen=True, kw_only=True):
         ),
     ] = 256 * KIBIBYTE
     kept_days: Annotated[Duration, _doc("Days from the end of a job until its record is deleted; 0: never.")] = 0.0
+    never_deleted: Annotated[
+        str,
+        _doc(
+            'Records that this query of `provenance find` finds are kept for ever, whatever `kept_days` says: such as `"tag.keep=yes or owner=ada"`.'
+        ),
+    ] = ""
     index: Annotated[
         str,
         _doc("The index server that `pilotage provenance find` asks, by its URL or folder; empty: the records here."),

@@ -18,6 +18,7 @@ from pilotage.model.errors import PilotageError
 from pilotage.model.settings.settings import ProvenanceSettings
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import AttemptLogs, Clock, Journal
+from pilotage.service.journal.record_expiry import ExpiredRecords, RecordExpiry
 from pilotage.service.journal.record_feeds import RecordFeeds
 from pilotage.service.journal.record_uploads import RecordUploads
 
@@ -34,9 +35,6 @@ STOPPING_PACKAGES_MAX = 20_000
 """Jobs with more packages are left to the next service then."""
 COMMITTED_AT_ONCE, COMMITTED_BYTES = 100, 64 * 1024 * 1024
 """Records that are committed together, and the size of their parts from which on no more are waited for."""
-DAY_SECONDS = 86_400.0
-STARTING_SHARE = 0.1
-"""Share of `kept_days` by which the time of records may move on when a service starts: nobody knows how long none ran."""
 
 
 class OpenRecords(Protocol):
@@ -68,7 +66,7 @@ class RecordKeeping:
         writes: bool = True,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is opened and nothing runs yet. Without `writes`, the storage is opened for reading until a record is made.
+        """Nothing is opened and nothing runs yet; raises `QueryError` where `never_deleted` is no query. Without `writes`, the storage is opened for reading until a record is made.
 
         `is_incomplete` says whether something of a finished job is still being worked out, such as checksums of its inputs;
         `sites` describes a site by name; `elapsed` counts the seconds that pass, however the clock is set.
@@ -83,7 +81,7 @@ class RecordKeeping:
         self._sites = sites
         self._writes = writes
         self._elapsed = elapsed
-        self._expired_at: float | None = None  # when records last expired here, in the seconds of `elapsed`
+        self._expiry = RecordExpiry(settings)
         self.uploads = RecordUploads()
         self.feeds = RecordFeeds()
         self._guard = threading.RLock()  # opening and closing: short, as readers wait for it
@@ -178,13 +176,24 @@ class RecordKeeping:
 
         return read_small
 
+    def expired(self) -> ExpiredRecords:
+        """The records whose time is over, as far as they are there to be read; nothing is changed."""
+        from pilotage.ports.records import NoRecords
+
+        if not self._expiry.is_set:
+            return ExpiredRecords()
+        try:
+            return self._expiry.expired(self.store(), now=self._clock.now(), elapsed=self._elapsed(), advances=False)
+        except NoRecords:
+            return ExpiredRecords()
+
     def delete_expired(self) -> int:
         """Delete the records whose time is over, with the parts that no other record shares; return how many."""
-        if self._settings.kept_days <= 0:
+        if not self._expiry.is_set:
             return 0
-        now, kept_seconds = self._clock.now(), self._settings.kept_days * DAY_SECONDS
+        now = self._clock.now()
         with self._making, self.writing() as store:
-            expired = store.unheard_since(self._expiry_time(store, now) - kept_seconds)
+            expired = self._expiry.expired(store, now=now, elapsed=self._elapsed(), advances=True).deleted
             for job in expired:
                 store.delete(job, at=now, author="service")
             freed_bytes = store.collect(dry_run=False).freed_bytes if expired else 0
@@ -193,24 +202,6 @@ class RecordKeeping:
                 "the records of %d jobs were deleted: their time is over; %d bytes are free", len(expired), freed_bytes
             )
         return len(expired)
-
-    def _expiry_time(self, store: RecordStore, now: float) -> float:
-        """The time by which records expire: a clock that was set forward by mistake must not delete them.
-
-        So it follows the clock by the time that really passed, and by at most a tenth of their time when a service starts.
-        """
-        elapsed = self._elapsed()
-        passed = STARTING_SHARE * self._settings.kept_days * DAY_SECONDS
-        if self._expired_at is not None:
-            passed = elapsed - self._expired_at
-        at = store.advance_expiry_time(now, seconds_max=passed)
-        self._expired_at = elapsed
-        if now - at > DAY_SECONDS:
-            log.warning(
-                "records expire as if it was %.0f days ago: the clock went on by more than the time that passed here",
-                (now - at) / DAY_SECONDS,
-            )
-        return at
 
     def _was_deleted(self, row: JobRow) -> bool:
         """Whether the record of a job was deleted, and nothing was heard of the job since: it is not made again."""

@@ -30,6 +30,7 @@ from pilotage.model.states import FINAL_NAMES, ClearedBy, State
 from pilotage.ports import Clock, Journal, JournalError
 from pilotage.service.errors import OperationRefused
 from pilotage.service.journal.pilot_rows import removable_pilots
+from pilotage.service.journal.record_expiry import ExpiredRecords
 from pilotage.service.journal.writer import Batch, Writer
 from pilotage.service.process import PROCESS
 
@@ -66,6 +67,10 @@ class Records(Protocol):
         """Make the record of a job that is over."""
         ...
 
+    def expired(self) -> ExpiredRecords:
+        """The records whose time is over."""
+        ...
+
     def delete_expired(self) -> int:
         """Delete the records whose time is over; return how many."""
         ...
@@ -81,11 +86,12 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The actions due for jobs, how many parked events have expired, and the rows of ended pilots that leave."""
+    """The actions due for jobs, how many parked events have expired, the rows of ended pilots that leave, and records that expire."""
 
     actions: list[Action]
     parked: int
     pilots: tuple[str, ...] = ()
+    records: ExpiredRecords = ExpiredRecords()
 
 
 class Retention:
@@ -127,7 +133,14 @@ class Retention:
         parked = self._journal.count_parked(before=now - self._parked_seconds)
         ended_before = now - self._sealed_after_seconds
         pilots = removable_pilots(self._pilots(), self._journal.sites(), live_jobs=live_jobs, before=ended_before)
-        return Plan(actions=actions, parked=parked, pilots=tuple(pilots))
+        return Plan(actions=actions, parked=parked, pilots=tuple(pilots), records=self._expired())
+
+    def _expired(self) -> ExpiredRecords:
+        try:
+            return self._records.expired() if self._records is not None else ExpiredRecords()
+        except PilotageError as fault:
+            log.warning("it cannot be seen which records have expired: %s", fault)
+            return ExpiredRecords()
 
     def _pilots(self) -> Iterator[PilotRow]:
         after = ""
@@ -174,9 +187,12 @@ class Retention:
         if dropped:
             log.warning("%d events were dropped: their jobs were never registered", dropped)
         removed = self._remove(plan.pilots) if plan.pilots and not enough() else ()
+        expired = plan.records
         if self._records is not None and not enough():
             self._records.delete_expired()
-        return Plan(actions=done, parked=dropped, pilots=removed)
+        else:
+            expired = ExpiredRecords()
+        return Plan(actions=done, parked=dropped, pilots=removed, records=expired)
 
     def _remove(self, pilots: tuple[str, ...]) -> tuple[str, ...]:
         """Remove rows of pilots, in slices, so that no writer waits for long."""
