@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pilotage.engine.decisions.healing import record_at_end
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import JobState, PackageStatus
@@ -31,6 +32,7 @@ def forecast_jobs(state: EngineState) -> None:
         del pending.to_score[job]
         if job.forecast is not None and (job.cancelled or job.aborted or is_over(job)):
             _score(state, job, job.forecast.made.number)
+            record_at_end(state, job)
 
 
 def _forecast(state: EngineState, job: JobState) -> None:

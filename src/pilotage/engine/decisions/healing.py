@@ -189,6 +189,14 @@ _TREATMENTS: dict[str, Callable[[EngineState, JobHealth, Found], Done]] = {
 """What is done about each kind of incident; nothing about the others, which are shown."""
 
 
+def record_at_end(state: EngineState, job: JobState) -> None:
+    """Record what healing knows of a job that is over, if it has found anything in it."""
+    health = state.healing.known(job.id)
+    if health is not None and (health.seen_at > -math.inf or health.records):
+        learned = health.learned_at_end(state.clock.wall_time)
+        state.log.write(learned, job=job, epoch=job.epoch)
+
+
 def _record(state: EngineState, job: JobState, health: JobHealth) -> None:
     """Record what is known, from time to time."""
     if (learned := state.healing.record_due(health)) is not None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from itertools import count
 from urllib.parse import urlsplit
 
+import msgspec
+
 from pilotage.engine.healing.phase_times import PhaseSamples
 from pilotage.engine.healing.replication import ReplicationPolicy
 from pilotage.engine.state.jobs import JobState
@@ -217,12 +219,27 @@ class JobHealth:
             healing_seconds=round(self.healing_seconds, 3),
         )
 
+    def learned_at_end(self, now: float) -> HealingLearned:
+        """The same once the job is over: attempts that still run have lost against others."""
+        racing = math.fsum(
+            max(0.0, now - max(attempt.raced_at, attempt.began_at))
+            for work in self.job.work.values()
+            for attempt in work.attempts.values()
+            if is_running(attempt)
+        )
+        return msgspec.structs.replace(
+            self.learned(),
+            slot_seconds=round(self.all_slot_seconds(now), 3),
+            healing_seconds=round(self.healing_seconds + racing, 3),
+        )
+
     def restore(self, learned: HealingLearned) -> None:
         """Continue from what an earlier engine recorded."""
         for each in learned.activities:
             medians = {median.phase: median.seconds for median in each.medians}
             self.of_activity(each.activity).times.restore(each.count, medians)
         self.slot_seconds, self.healing_seconds = learned.slot_seconds, learned.healing_seconds
+        self.records = max(1, self.records)
 
     def trusted(self, finished_min: int) -> Iterator[ActivityHealth]:
         """The activities of which enough packages have finished for their medians to be trusted."""

@@ -223,3 +223,19 @@ def test_what_is_known_is_recorded_from_time_to_time() -> None:
         small.finish()
         for pilot in (holder, other):
             pilot.unread.clear()
+
+
+def test_what_healing_cost_is_recorded_when_the_job_is_over() -> None:
+    with Small(site("a"), site("b"), healing="paper") as small:
+        holder, other = stalled(small)
+        small.wait(60.0, holder, other)
+        other.succeed("1.8.1")
+        learned = [msgspec.json.decode(each.data, type=HealingLearned) for each in small.told(HealingLearned)]
+        assert [each.activities[0].count for each in learned] == [7]  # those that told of their phases
+        (replica,) = small.told(payloads.ReplicaWanted)
+        (granted,) = small.told(payloads.CommitGranted, "1.8.1")
+        # The first attempt still runs: what it took since it had a rival.
+        assert learned[-1].healing_seconds == pytest.approx(granted.time - replica.time)
+        assert learned[-1].healing_seconds > 0.0
+        holder.unread.clear()
+        small.finish()
