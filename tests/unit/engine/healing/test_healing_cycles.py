@@ -232,7 +232,7 @@ def test_what_healing_cost_is_recorded_when_the_job_is_over() -> None:
         other.succeed("1.8.1")
         learned = [msgspec.json.decode(each.data, type=HealingLearned) for each in small.told(HealingLearned)]
         assert [each.activities[0].count for each in learned] == [7]  # those that told of their phases
-        (replica,) = small.told(payloads.ReplicaWanted)
+        (replica,) = small.told(payloads.ReplicaWanted, "1.8.1")
         (granted,) = small.told(payloads.CommitGranted, "1.8.1")
         # The first attempt still runs: what it took since it had a rival.
         assert learned[-1].healing_seconds == pytest.approx(granted.time - replica.time)
