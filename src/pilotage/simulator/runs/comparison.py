@@ -158,14 +158,9 @@ def difference_of(first: Summary, other: Summary) -> Difference:
         for mine, theirs in zip(other.makespans, first.makespans, strict=True)
         if mine is not None and theirs is not None
     ]
-    differences = np.array([mine - theirs for mine, theirs in pairs], dtype=np.float64)
-    mean = low = high = shorter = None
-    if pairs:
-        mean, shorter = float(differences.mean()), float((differences < 0).mean())
-    if len(pairs) > 1:
-        chance = np.random.default_rng(0)  # equal runs give equal intervals
-        drawn = differences[chance.integers(0, len(pairs), size=(RESAMPLES, len(pairs)))].mean(axis=1)
-        low, high = (float(each) for each in np.quantile(drawn, (0.025, 0.975)))
+    differences = [mine - theirs for mine, theirs in pairs]
+    shorter = sum(each < 0 for each in differences) / len(pairs) if pairs else None
+    mean, low, high = mean_with_interval(differences)
     return Difference(
         variant=other.variant,
         beside=first.variant,
@@ -176,6 +171,19 @@ def difference_of(first: Summary, other: Summary) -> Difference:
         shorter_share=shorter,
         method=DIFFERENCE_METHOD,
     )
+
+
+def mean_with_interval(differences: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """The mean of paired differences and its confidence interval; None without any, or without two."""
+    found = np.array(differences, dtype=np.float64)
+    if not len(found):
+        return None, None, None
+    if len(found) == 1:
+        return float(found[0]), None, None
+    chance = np.random.default_rng(0)  # equal runs give equal intervals
+    drawn = found[chance.integers(0, len(found), size=(RESAMPLES, len(found)))].mean(axis=1)
+    low, high = (float(each) for each in np.quantile(drawn, (0.025, 0.975)))
+    return float(found.mean()), low, high
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:

@@ -33,6 +33,7 @@ class SiteFigures(msgspec.Struct, kw_only=True):
     idle_seconds: float = 0.0  # of cores that pilots held idle
     core_seconds: float = 0.0  # used by attempts
     wasted_core_seconds: float = 0.0  # of these, by attempts whose result was not used
+    healing_core_seconds: float = 0.0  # of core time, by such attempts since healing gave them a rival, or gave them up
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,9 +50,20 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     sites: dict[str, SiteFigures]
 
     @property
+    def core_seconds(self) -> float:
+        """The core time of all attempts."""
+        return sum(each.core_seconds for each in self.sites.values())
+
+    @property
+    def healing_share(self) -> float:
+        """The share of core time that healing cost: of attempts without a grant, since they had a rival or if it gave them up."""
+        took = self.core_seconds
+        return sum(each.healing_core_seconds for each in self.sites.values()) / took if took else 0.0
+
+    @property
     def wasted_share(self) -> float:
         """The share of core time spent in attempts whose result was not used."""
-        took = sum(each.core_seconds for each in self.sites.values())
+        took = self.core_seconds
         return sum(each.wasted_core_seconds for each in self.sites.values()) / took if took else 0.0
 
 
@@ -79,6 +91,12 @@ class RunRecorder:
         self._granted: set[AttemptRef] = set()
         self._failures: dict[AttemptRef, str] = {}
         self._attempts: dict[AttemptRef, str] = {}  # → site
+        self._rivals_since: dict[str, float] = {}  # packages of which healing wanted a copy
+        self._given_up: set[AttemptRef] = set()  # by healing
+        self._spans: dict[
+            AttemptRef, tuple[float, float, float]
+        ] = {}  # begin, end and cores of attempts beside a rival
+        self.copies = 0  # that healing wanted
         self.launches: list[float] = []  # when batch jobs left their queues
         self.held: list[str] = []  # packages that a person would have to check, or "" for the whole job
 
@@ -116,7 +134,9 @@ class RunRecorder:
         began_at = self._running.pop((pilot, ref), None)
         if began_at is None:
             return
-        took = self._cores.pop(ref, 1.0) * (now - began_at)
+        cores = self._cores.pop(ref, 1.0)
+        took = cores * (now - began_at)
+        self._spans[ref] = (began_at, now, cores)
         agent = self._pilots[pilot]
         agent.busy_core_seconds += took
         site, before = self._took.get(ref, (agent.site, 0.0))
@@ -142,6 +162,9 @@ class RunRecorder:
             if event.package is None or event.attempt is None:
                 if isinstance(data, payloads.Held):
                     self.held.append(event.package or "")
+                elif isinstance(data, payloads.ReplicaWanted) and data.cause == "healing" and event.package:
+                    self._rivals_since.setdefault(event.package, event.time)
+                    self.copies += 1
                 continue
             ref = AttemptRef(event.job, event.package, event.attempt)
             if isinstance(data, payloads.AttemptCreated):
@@ -150,6 +173,8 @@ class RunRecorder:
                 self._granted.add(ref)
             elif isinstance(data, payloads.AttemptLost):
                 self._failures.setdefault(ref, data.reason)
+                if data.decision:
+                    self._given_up.add(ref)
             elif isinstance(data, payloads.AttemptFinished):
                 self._on_finished(ref, data)
 
@@ -191,6 +216,11 @@ class RunRecorder:
             self._sites[site].core_seconds += took
             if ref not in self._granted and ref not in unsettled:
                 self._sites[site].wasted_core_seconds += took
+        for ref, (began_at, ended_at, cores) in self._spans.items():
+            since = began_at if ref in self._given_up else self._rivals_since.get(ref.package, ended_at)
+            if ref not in self._granted and ref in self._attempts:
+                wasted = cores * max(0.0, ended_at - max(began_at, since))
+                self._sites[self._attempts[ref]].healing_core_seconds += wasted
         failures = Counter(reason for ref, reason in self._failures.items() if ref not in self._granted)
         return RunFigures(
             seed=seed,

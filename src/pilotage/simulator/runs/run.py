@@ -15,6 +15,7 @@ from pilotage.book.fold.finals import FinalPackage
 from pilotage.book.rows.rows import JobRow
 from pilotage.engine.engine import Engine
 from pilotage.engine.forecasts import NoForecasts
+from pilotage.engine.healing.replication import ReplicationPolicy
 from pilotage.engine.state.job_queries import is_over
 from pilotage.engine.state.jobs import PackageStatus
 from pilotage.model.errors import PilotageError
@@ -101,11 +102,14 @@ class _EmptyJournal:
 class JobSimulation:
     """One run, with everything around the service and the agents."""
 
-    def __init__(self, subject: Subject, *, seed: int, settings: EngineSettings) -> None:
-        """Assemble everything; nothing happens before `run`."""
+    def __init__(
+        self, subject: Subject, *, seed: int, settings: EngineSettings, replication: ReplicationPolicy | None = None
+    ) -> None:
+        """Assemble everything; nothing happens before `run`. `replication` takes the place of the policy of the settings."""
         self._subject = subject
         self._seed = seed
         self._settings = settings
+        self._replication = replication
         self.schedule = schedule = Schedule(START)
         self._sites = [site_of(entry) for entry in subject.sites]
         known = {each.name: each for each in subject.world.sites}
@@ -165,6 +169,11 @@ class JobSimulation:
             ),
             now=self.schedule.now,
         )
+
+    @property
+    def copies(self) -> int:
+        """How many copies of packages healing has wanted so far."""
+        return self._watch.copies
 
     @property
     def starts_seconds(self) -> list[float]:
@@ -240,7 +249,10 @@ class JobSimulation:
     def new_engine(self, now: float) -> Engine:
         """An engine that knows only the sites; each run has its own seed for site selection, too."""
         settings = msgspec.structs.replace(self._settings, seed=self._seed)
-        return Engine(sites=self._sites, settings=settings, now=now)
+        engine = Engine(sites=self._sites, settings=settings, now=now)
+        if self._replication is not None:
+            engine.state.healing.policy = self._replication
+        return engine
 
 
 def _setup(site: Site, behaviour: SiteBehaviour, elapsed_seconds: Callable[[], float]) -> SiteSetup:
