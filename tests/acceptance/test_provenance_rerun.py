@@ -281,3 +281,37 @@ def test_a_file_is_traced_across_jobs(recorded: Recorded) -> None:
     unmade = hashlib.sha256(b"nobody made this").hexdigest()
     assert len(place.told("provenance", "trace", unmade, code=1)["lines"]) == 1
     assert "no file here" in place.run("provenance", "trace", "nothing.txt", code=1).stderr
+
+
+TOOL = """\
+pilotage: 1
+job: twin
+software:
+  - {id: tool, run: [sh, -c, "echo {n} > {n}.txt"], probe: echo version 7}
+stages:
+  - each: {n: 1..3}
+    software: tool
+    outputs: ["{n}.txt"]
+"""
+
+
+def test_two_runs_of_one_job_differ_in_nothing_but_times_whatever_else_ran_there(tmp_path: Path) -> None:
+    with place_in(tmp_path, environment={"ZED": "1", "ALPHA": "2"}) as place:
+        (tmp_path / "pilotage.toml").write_text('[provenance]\nvariables = ["ZED", "ALPHA"]\n')
+        place.document(TOOL)
+        first = place.told("run")["job"]
+        place.run("provenance", "keep", first)
+        place.seen("other.yaml").write_text(TOOL.replace("tool", "gadget").replace("twin", "odd"))
+        place.run("run", "other.yaml", "--replace")  # its software is probed on the same node
+        (tmp_path / "pilotage.toml").write_text('[provenance]\nvariables = ["ALPHA", "ZED"]\n')
+        place.run("serve", "--stop")
+        second = place.told("run", "--fresh", "--replace")["job"]
+        place.run("provenance", "keep", second)
+        found = place.told("provenance", "diff", first, second)
+        assert found["same"]
+        for what in ("definition", "parameters", "software", "environment", "packages"):
+            assert found[what] == []
+        assert {each["verdict"] for each in found["outputs"]} == {"identical"}
+        assert [each["what"] for each in found["timings"]] == ["job", "tool"]
+        report = place.told("provenance", "rerun", first)
+        assert (report["same"], report["software"], report["environment"]) == (True, [], [])

@@ -75,7 +75,7 @@ def differences_of(
     )
     definition = tuple(differing(_leaves(before), _leaves(after)))
     parameters = tuple(differing(before.job.parameters, after.job.parameters))
-    software = tuple(differing(software_of(before), software_of(after)))
+    software = tuple(software_differences(before, after))
     environment = tuple(differing(environment_of(before), environment_of(after)))
     packages = tuple(differing(states_of(before), states_of(after)))
     is_same = all(each.verdict in SAME for each in outputs)
@@ -175,24 +175,58 @@ def _verdict(
 # --- software and environment -----------------------------------------------------------------------------------------
 
 
-def software_of(history: History) -> dict[str, str]:
-    """The versions of software: described in the document, told by nodes, and of the program that made the record."""
-    found: dict[str, set[str]] = {}
-    for node in history.nodes:
-        for name, version in node.software.items():
-            found.setdefault(name, set()).add(version)
-    for package in history.packages():
-        for command in package.commands:
-            if command.software:
-                name, _, version = command.software.partition("@")
-                found.setdefault(name, set()).add(version or "described without a version")
-        if package.container:
-            digest = package.granted.container_digest if package.granted is not None else None
-            image = f"{package.container} {digest}" if digest else package.container
-            found.setdefault(f"container of {package.activity or package.name}", set()).add(image)
-    if history.record.made_by:
-        found["pilotage"] = {history.record.made_by}
-    return _joined(found)
+def software_differences(before: History, after: History) -> Iterator[Difference]:
+    """The software that is not the same, among what the jobs used.
+
+    Nodes may tell versions of software that other jobs used there, and a probe may have told nothing to one of the jobs: neither is
+    a difference. The same holds for the digest of an image that only one of the runs told.
+    """
+    first, second = _Software(before), _Software(after)
+    yield from differing(_joined(first.declared), _joined(second.declared))
+    used = first.used | second.used
+    for name in sorted(first.told.keys() & second.told.keys() & used):
+        if first.told[name] != second.told[name]:
+            told = _joined(first.told)[name], _joined(second.told)[name]
+            yield Difference(what=name, before=told[0], after=told[1])
+    for what in sorted(first.images.keys() & second.images.keys() & first.digests.keys() & second.digests.keys()):
+        if first.images[what] == second.images[what] and first.digests[what] != second.digests[what]:
+            told = _joined(first.digests)[what], _joined(second.digests)[what]
+            yield Difference(what=what, before=told[0], after=told[1])
+
+
+class _Software:
+    """What software a job used: as its document describes it, and as nodes told of it."""
+
+    def __init__(self, history: History) -> None:
+        self.declared: dict[str, set[str]] = {}
+        self.images: dict[str, set[str]] = {}
+        self.digests: dict[str, set[str]] = {}
+        self.told: dict[str, set[str]] = {}
+        self.used = {_OF_THE_AGENT}
+        for package in history.packages():
+            for command in package.commands:
+                if command.software:
+                    name, _, version = command.software.partition("@")
+                    self.used.add(command.software)
+                    self.declared.setdefault(name, set()).add(version or "described without a version")
+            if package.container:
+                what = f"container of {package.activity or package.name}"
+                self.images.setdefault(what, set()).add(package.container)
+                digest = package.granted.container_digest if package.granted is not None else None
+                if digest:
+                    self.digests.setdefault(what, set()).add(f"{package.container} {digest}")
+        self.declared |= self.images
+        if history.record.made_by:
+            self.declared["pilotage"] = {history.record.made_by}
+        for node in history.nodes:
+            for name, version in node.software.items():
+                if not version.startswith(_UNKNOWN):
+                    self.told.setdefault(name, set()).add(version)
+
+
+_OF_THE_AGENT = "python"
+"""What every agent tells of its node."""
+_UNKNOWN = "unknown: its probe"
 
 
 def environment_of(history: History) -> dict[str, str]:

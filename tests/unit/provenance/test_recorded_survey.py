@@ -16,7 +16,6 @@ from pilotage.provenance.differences import (
     differences_of,
     environment_of,
     outputs_of,
-    software_of,
 )
 from pilotage.provenance.history import FileUse, History, history_of
 from pilotage.provenance.reconstruction import NotRepeatable, reconstruct
@@ -121,7 +120,20 @@ def test_other_nodes_and_versions_are_told(history: History) -> None:
     )
     both = with_record(history, msgspec.structs.replace(history.record, nodes=(node, moved)))
     assert environment_of(both)["node"] == ", ".join(sorted((node.node, "far")))
-    assert software_of(history)["pilotage"]
+
+
+def test_software_that_the_job_did_not_use_and_probes_that_told_one_side_nothing_are_no_differences(
+    history: History,
+) -> None:
+    (node,) = history.nodes
+    told = {**node.software, "gadget": "of another job", "tool": "unknown: its probe took too long"}
+    beside = msgspec.structs.replace(node, software=told)
+    twice = (beside, msgspec.structs.replace(beside, site="other"))  # the same node, described twice
+    for nodes in ((beside,), (msgspec.structs.replace(node, software={}),)):
+        other = with_record(history, msgspec.structs.replace(history.record, nodes=nodes))
+        assert (differ(history, other).same, differ(other, history).same) == (True, True)
+    both = with_record(history, msgspec.structs.replace(history.record, nodes=twice))
+    assert differ(history, both).software == ()
 
 
 def test_another_definition_and_other_parameters_are_told_by_their_paths(history: History) -> None:

@@ -19,7 +19,7 @@ from pilotage.provenance.differences import (
     differing,
     environment_of,
     outputs_of,
-    software_of,
+    software_differences,
     states_of,
 )
 from pilotage.provenance.differences import Difference as Difference  # noqa: PLC0414 # offered on
@@ -289,7 +289,7 @@ def report_of(rebuilt: Rebuilt, after: History, *, read_before: RecordReader, re
         same=not packages and all(each.verdict in SAME for each in outputs),
         packages=packages,
         outputs=outputs,
-        software=tuple(differing(software_of(before), software_of(after))),
+        software=tuple(software_differences(before, after)),
         environment=tuple(differing(environment_of(before), environment_of(after))),
         inputs=rebuilt.inputs,
         expected=rebuilt.expected,
