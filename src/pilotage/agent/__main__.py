@@ -76,7 +76,9 @@ def _parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     default: dict[str, Any] = {"default": request} if request else {"required": True}
     pilot.add_argument("--request", metavar="KEY", help="key of the request for this pilot", **default)
     pilot.add_argument("--site", required=True, metavar="NAME", help="name of the site")
-    pilot.add_argument("--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run only this attempt, then end", **text)
+    pilot.add_argument(
+        "--serves", metavar="JOB:PACKAGE:ATTEMPT", help="run this attempt, and those that share its batch job", **text
+    )
     pilot.add_argument("--shared-state", action="store_true", help="the state folder is shared with other computers")
     pilot.add_argument(
         "--scratch-folder",

@@ -78,6 +78,10 @@ class _Totals:
             self.live[site] += count
             if leased:
                 self.running[site] += count
+        # Attempts that share a batch job take its room once.
+        shared = Counter((each.site.name, each.shape, each.group) for each in self.counted if each.group)
+        for (name, shape, _), count in shared.items():
+            self.used[name, shape] -= count - 1
 
 
 _room = attrgetter("site", "shape", "leased")  # the room that an attempt occupies
@@ -181,6 +185,9 @@ def _check_attempts(state: EngineState, attempts: Iterable[AttemptState]) -> Non
             raise InconsistentState("a lost attempt occupies no room", attempt.ref)
         if (attempt.site.bound.get(key) is attempt) != (counted and key != ""):
             raise InconsistentState("a bound attempt has its own batch job", attempt.ref)
+        group = attempt.site.groups.get(attempt.group)
+        if (group is not None and attempt in group.members) != (counted and attempt.group != ""):
+            raise InconsistentState("an attempt in the group of its batch job", attempt.ref)
         if counted:
             pilot = pilots.get(attempt.pilot)
             if pilot is not None and pilot.assigned.get(attempt.ref) is not attempt:
@@ -285,6 +292,13 @@ def _check_site(state: EngineState, site: SiteState, totals: _Totals) -> None:
             work = queue.job.work.get(number)
             if work is None or work.bound is not site:
                 raise InconsistentState("a reservation matches its package", site.name, number)
+    _check_batch_jobs(site)
+
+
+def _check_batch_jobs(site: SiteState) -> None:
+    for key, group in site.groups.items():
+        if not group.members or any(each.group != key for each in group.members):
+            raise InconsistentState("the attempts of a batch job", site.name, key)
     for attempt in site.bound.values():
         if not attempt.counted or attempt.site is not site:
             raise InconsistentState("a bound attempt belongs to its site", site.name, attempt.ref)
@@ -491,6 +505,7 @@ def _durable_work(number: int, job: JobState) -> tuple[Any, ...]:
             each.lost,
             each.lost_reason,
             each.drop_revision,
+            each.group,
             msgspec.to_builtins(each.demand),
         )
         for each in work.attempts.values()

@@ -88,6 +88,7 @@ _JOB: dict[type[Payload], Fold] = {
     payloads.Cleared: on_jobs.on_job_cleared,
     payloads.Restarted: on_jobs.on_job_restarted,
     payloads.ForecastMade: on_jobs.on_forecast_made,
+    healing_payloads.ActivityGrouped: on_jobs.on_activity_grouped,
     payloads.ForecastScored: on_jobs.on_forecast_scored,
     healing_payloads.ActivityStopped: on_jobs.on_activity_stopped,
     healing_payloads.ActivityReopened: on_jobs.on_activity_reopened,

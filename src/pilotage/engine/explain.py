@@ -20,7 +20,7 @@ from pilotage.engine.selection.filters import Requirements, allows, names_text, 
 from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.job_queries import is_stopped, may_act, status_of
 from pilotage.engine.state.jobs import STATUS_NAMES, ActivePackage, JobState, PackageStatus, QueueClass, template_of
-from pilotage.engine.state.sites import AttemptState, SiteState, silent_batch_jobs
+from pilotage.engine.state.sites import AttemptState, BatchGroup, SiteState, silent_batch_jobs
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.answers import Explanation, Why
 from pilotage.model.jobs.plan import Template
@@ -384,8 +384,23 @@ def _started_early(job: JobState, tried: int, producer: int, *, count: int) -> W
 def _attempts(work: ActivePackage) -> Iterator[Why]:
     for attempt in work.attempts.values():
         yield _attempt(attempt)
+        if (group := attempt.site.groups.get(attempt.group)) is not None and not attempt.lost:
+            yield _sharing(attempt, group)
         if attempt.key and not attempt.leased:
-            yield from _silent(attempt.site, attempt.key)
+            yield from _silent(attempt.site, attempt.batch_key)
+
+
+def _sharing(attempt: AttemptState, group: BatchGroup) -> Why:
+    """Its batch job runs other packages, too, one after another."""
+    count = len(group.members) - 1
+    message = f"attempt {attempt.ref.attempt} has its batch job for itself"
+    if count:
+        other = "one other package" if count == 1 else f"{count} other packages"
+        message = f"attempt {attempt.ref.attempt} shares a batch job with {other}, which run one after another"
+    if count and not attempt.leased:
+        before = list(group.members).index(attempt)
+        message += f"; {before} of them before it"
+    return Why(code="shares-batch-job", message=message, subject=attempt.site.name, count=count)
 
 
 def _attempt(attempt: AttemptState) -> Why:

@@ -545,9 +545,15 @@ def _restore_attempt(state: EngineState, job: JobState, work: ActivePackage, num
         _resume_phase(state, attempt, known.phase, known.phase_at or attempt.began_at)
     if attempt.suspect and attempt.pilot in state.pilots.by_name:
         state.pilots.by_name[attempt.pilot].suspect = True
-    if attempt.leased or site in state.sites.unmanaged:
-        return
-    if not attempt.queued:
-        submit(state, attempt)
-    watch_queue(state, attempt.key, attempt.created_at)
+    if not attempt.leased and site not in state.sites.unmanaged:
+        _resume_queueing(state, attempt)
+
+
+def _resume_queueing(state: EngineState, attempt: AttemptState) -> None:
+    """An attempt restored from the book waits for its batch job, which is submitted again if that was not answered."""
     state.queues.just_submitted.append(attempt)
+    if attempt.group:  # its batch job is submitted again once all that share it are there
+        state.clock.timers.at(state.clock.now, Due.REQUEST, attempt.group)
+    elif not attempt.queued:
+        submit(state, attempt)
+    watch_queue(state, attempt.batch_key, attempt.created_at)

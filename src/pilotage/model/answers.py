@@ -291,6 +291,7 @@ WhyCode = Literal[
     "waits-for-file",
     "waits-for-grant",
     "started-early",
+    "shares-batch-job",
     "early-failed",
     "runs-last",
     "no-site",

@@ -319,7 +319,7 @@ class Core:
                 cancelled = tuple(unwanted(pilot, exchange))
             if pilot.draining and not assigned:
                 leave = pilot.draining
-            if exchange.serves is not None and exchange.serves not in assigned:
+            if exchange.serves is not None and not assigned:
                 leave = "its attempt is over, or another agent has it"
         leave = self._strange.pop(name, leave) if self._strange else leave
         if patient and not (assignments or cancelled or leave or exchange.leaving or exchange.events):
@@ -348,7 +348,11 @@ class Core:
         if job.starts_early:
             ties = job.work[attempt.number].ties.get(attempt.ref.attempt, ())
             early = tuple(InputSource(job.dotted(other), tried) for other, tried in ties if not job.granted[other])
-        return Assignment(attempt.ref, attempt.epoch, attempt.demand, tuple(inputs), attempt.drop_revision, early)
+        group = attempt.site.groups.get(attempt.group)
+        following = len(group.waiting) if group is not None else 0
+        return Assignment(
+            attempt.ref, attempt.epoch, attempt.demand, tuple(inputs), attempt.drop_revision, early, following
+        )
 
     def _wake_at(self) -> float | None:
         times = [self._polls[0][0]] if self._polls else []

@@ -55,6 +55,7 @@ class Exchanger:
         self._heard_at = now
         self._sequence = 0
         self._opened_at = -1.0  # start of the open exchange; negative: none is open
+        self._asks = False  # the open exchange was sent without an attempt
         self._news = False  # the open exchange has events, so it is answered at once
         self._unsent_at = math.inf  # since when there are events that the open exchange does not have
         self._flush_at = self._due_at = math.inf
@@ -228,6 +229,7 @@ class Exchanger:
             events, logs = pilot.spool.batch()
             self._unwritten += pilot.spool.take_unwritten()
             held = b",".join([each.ref_text for each in pilot.slot_table.held.values()])
+            self._asks = not held
             backlog, clocks = pilot.backlog, pilot.spool.clocks()
             self._sequence += 1
             self._opened_at = now
@@ -422,7 +424,8 @@ class Exchanger:
         with pilot.guard:
             if pilot.slot_table.held:
                 return False
-            over = settings.serves is not None and pilot.given
+            # If others share its batch job, it asks for the next one before it ends.
+            over = settings.serves is not None and pilot.given and (self._asks or not pilot.following)
             idle = now - pilot.idle_since >= settings.idle_seconds
         if over or idle:
             self._depart("finished" if over else "idle", CANCELLED, settings.farewell_seconds)

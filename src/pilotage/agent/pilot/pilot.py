@@ -45,7 +45,7 @@ class PilotSettings(NamedTuple):
     scratch_folder: str = ""  # empty: in the state folder
     node: str = ""
     in_batch_job: bool = False  # whether a batch system knows how it ended
-    serves: dict[str, Any] | None = None  # the only attempt to run
+    serves: dict[str, Any] | None = None  # the attempt to run, and those that share its batch job, and no others
     capacity: Resources = Resources()
     backlog: int = 64  # attempts that may wait here at most; the longer they take, the fewer
     wall_seconds: float = 0.0  # 0: no limit
@@ -147,6 +147,7 @@ class Pilot:
         self.slots = max(1, settings.capacity.cores_hundredths // 100)
         self.idle_since = time.monotonic()
         self.given = False  # whether it ever had work
+        self.following = 0  # attempts that its batch job runs after the latest one
         self.closing = False  # whether it starts no more attempts
         self.ended = ""  # why it ended, once reported
         self._leaving = ""
@@ -211,6 +212,7 @@ class Pilot:
             self._on_news(False)
             return
         self.given = True
+        self.following = int(assignment.get("following", 0))
         why = self._why_not(held)
         if why:
             self._tell_end(held, _failure(f"the pilot cannot run it: {why}"))

@@ -264,6 +264,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         waiting_seconds_max=patience.waiting_seconds_max,
         owner_running_max=patience.owner_running_max,
         owner_packages_max=patience.owner_packages_max,
+        group_packages_max=patience.group_packages_max,
         flood_packages=patience.flood_packages,
         fetch_attempts_max=patience.fetch_attempts_max,
         fetch_delay_seconds=patience.fetch_delay_seconds,

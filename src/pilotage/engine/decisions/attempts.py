@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import msgspec
+
 from pilotage.engine.decisions.lost_pilots import mark_lost
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import remaining
 from pilotage.engine.retry.policy import OUTRUN
 from pilotage.engine.selection.candidates import SelectionSnapshot
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.job_queries import live_attempts
+from pilotage.engine.state.job_queries import live_attempts, ref_of_key
 from pilotage.engine.state.jobs import FINAL, ActivePackage, JobState, template_of
-from pilotage.engine.state.sites import AttemptState, PilotState, SiteState
+from pilotage.engine.state.sites import AttemptState, BatchGroup, PilotState, SiteState, made_contact
 from pilotage.engine.transitions.early_start import is_read_early, ties_now
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.engine.transitions.site_observations import submitting, watch_queue
@@ -39,7 +43,8 @@ def replicate(state: EngineState, attempt: AttemptState) -> None:
     if template_of(job, attempt.number).side_effects:
         return  # never two at once
     after = state.selection.replicate_after_seconds(attempt.site.name)
-    if state.clock.wall_time - attempt.created_at >= after and _may_replicate(state, job, work):
+    queued = not attempt.group or not made_contact(attempt.site, attempt.group)  # else it waits for its turn
+    if queued and state.clock.wall_time - attempt.created_at >= after and _may_replicate(state, job, work):
         wanted = payloads.ReplicaWanted(replicas=work.replicas + 1, cause="queue")
         state.log.write(wanted, job=job, number=attempt.number, epoch=attempt.epoch)
     state.clock.timers.at(state.clock.now + after, Due.REPLICA, attempt.key)
@@ -74,7 +79,8 @@ def cancel_queued_replicas(state: EngineState, job: JobState, started: AttemptSt
     others = [each for each in work.attempts.values() if each is not started and not each.leased and not each.lost]
     waited = [(each.site.name, state.clock.wall_time - each.created_at) for each in others]
     queued = started.began_at - started.created_at
-    state.pending.site_changes += state.selection.replica_won(queued, others=waited, at=state.clock.wall_time)
+    if not started.follows:
+        state.pending.site_changes += state.selection.replica_won(queued, others=waited, at=state.clock.wall_time)
     for each in others:
         mark_lost(
             state, each, reason=OUTRUN, message=f"attempt {started.ref.attempt} at {started.site.name} began first"
@@ -95,8 +101,13 @@ def create(
     site: SiteState,
     pilot: PilotState | None,
     choice: SelectionSnapshot | None,
+    *,
+    group: str = "",
 ) -> None:
-    """Create an attempt: with a lease for a pilot, or without one for the batch system of the site."""
+    """Create an attempt: with a lease for a pilot, or without one for the batch system of the site.
+
+    One in a `group` is not submitted: see `submit`.
+    """
     work = job.work.get(number)
     declared = job.plan.templates[job.kinds[number]].demand
     beside = work.attempts if work is not None else None
@@ -109,7 +120,7 @@ def create(
     ):  # the usual case
         created, text = pilot.created(state.lease_seconds, job.drop_revision)
     else:
-        created, text = _created(state, job, work, demand, site, pilot, declared), None
+        created, text = _created(state, job, work, demand, site, pilot, declared, group), None
     attempt = job.last_attempt[number] + 1
     if state.fairness.shares:
         state.fairness.note_started(job)
@@ -121,9 +132,10 @@ def create(
         if work is not None and work.races:
             cancel_queued_replicas(state, job, begun)  # an attempt with a lease has started
         return
-    submit(state, begun)
-    watch_queue(state, begun.key, begun.created_at)
     state.queues.just_submitted.append(begun)
+    if not group:
+        submit(state, begun)
+        watch_queue(state, begun.key, begun.created_at)
 
 
 def _created(
@@ -134,6 +146,7 @@ def _created(
     site: SiteState,
     pilot: PilotState | None,
     declared: Demand,
+    group: str,
 ) -> payloads.AttemptCreated:
     """The payload of a new attempt: what it replaces or runs beside, and its resources where they differ from the declared ones."""
     over: list[int] = []
@@ -152,6 +165,7 @@ def _created(
         remaining_seconds=remaining(site, pilot, demand, state.clock.now),
         drop_revision=job.drop_revision,
         early=_early_inputs(job, work),
+        group=group or None,
     )
 
 
@@ -164,8 +178,21 @@ def _early_inputs(job: JobState, work: ActivePackage | None) -> tuple[payloads.E
 
 
 def submit(state: EngineState, attempt: AttemptState) -> None:
-    """Submit a bound attempt, and set a timer to ask again if no report comes."""
-    site, key = attempt.site, attempt.key
-    state.log.effects.append(SubmitAttempt(site=site.name, key=key, ref=attempt.ref, demand=attempt.demand))
+    """Submit a bound attempt, or the batch job that it shares, and set a timer to ask again if no report comes."""
+    site, key = attempt.site, attempt.batch_key
+    ref, demand = attempt.ref, attempt.demand
+    if (group := site.groups.get(attempt.group)) is not None:
+        ref, demand = ref_of_key(key) or ref, _of_all(group, longest_seconds=site.site.wall_seconds)
+    state.log.effects.append(SubmitAttempt(site=site.name, key=key, ref=ref, demand=demand))
     submitting(state, site, attempt)
     state.clock.timers.at(state.clock.now + state.settings.submit_again_seconds, Due.REQUEST, key)
+
+
+def _of_all(group: BatchGroup, *, longest_seconds: float) -> Demand:
+    """The demand of a batch job that runs several attempts one after another: the sum of their wall times, if they say one."""
+    demand = next(iter(group.members)).demand
+    seconds = [each.demand.wall_seconds for each in group.members]
+    wall_seconds = math.fsum(seconds) if all(seconds) else 0.0
+    if longest_seconds > 0.0:
+        wall_seconds = min(wall_seconds, longest_seconds)
+    return msgspec.structs.replace(demand, wall_seconds=wall_seconds)

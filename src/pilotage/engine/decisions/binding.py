@@ -10,17 +10,19 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from pilotage.engine.decisions.attempts import create, remove_if_full
+from pilotage.engine.decisions.attempts import create, remove_if_full, submit
+from pilotage.engine.decisions.grouping import may_share, packages_each
 from pilotage.engine.decisions.site_status import apply_site_changes
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.placement import could_take, is_bound, takes, unmet
-from pilotage.engine.selection.candidates import CandidateSet, How
+from pilotage.engine.selection.candidates import CandidateSet, How, SelectionSnapshot
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
 from pilotage.engine.state.queues import any_below
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.queue_classes import queue_of, recent_snapshot
 from pilotage.engine.transitions.readiness import may_start, move, reserve
+from pilotage.engine.transitions.site_observations import watch_queue
 from pilotage.model.events import payloads
 
 # One round of binding among jobs: a class that finds no room leaves the round, with all classes that need the same.
@@ -268,7 +270,11 @@ def _bind(
         choice = recent_snapshot(state, queue, how)
     if bound:
         if job.files is None:
-            create(state, job, number, queue.demand, site, None, choice)
+            size = packages_each(state, queue, site, number)
+            if size > 1:
+                _bind_group(state, queue, number, site, choice, size=size)
+            else:
+                create(state, job, number, queue.demand, site, None, choice)
             return
         reserve(state, queue, number, site, choice)  # until its files are there
         if not job.work[number].lacks:
@@ -286,6 +292,32 @@ def _bind(
         state.clock.timers.at(state.clock.now + state.settings.unfit_seconds, Due.UNFIT, site.name)
     reserve(state, queue, number, site, choice)
     state.queues.sites_to_serve[site] = None
+
+
+def _bind_group(
+    state: EngineState,
+    queue: QueueClass,
+    number: int,
+    site: SiteState,
+    choice: SelectionSnapshot | None,
+    *,
+    size: int,
+) -> None:
+    """Bind several packages of a class to a site, with one batch job, as many as may start."""
+    job, limited = queue.job, is_limited(state, queue)
+    group = f"{job.id}:{job.dotted(number)}:{job.last_attempt[number] + 1}"
+    create(state, job, number, queue.demand, site, None, choice, group=group)
+    for _ in range(size - 1):
+        if not queue.queue or (limited and not may_start(state, queue)):
+            break
+        if not may_share(job.work.get(queue.queue.first()[0])) or (following := _take(state, queue)) is None:
+            break
+        create(state, job, following, queue.demand, site, None, choice, group=group)
+        if state.fairness.shares:
+            state.fairness.note_bound(job)
+    first = next(iter(site.groups[group].members))
+    submit(state, first)
+    watch_queue(state, group, first.created_at)
 
 
 def submit_prefetched(state: EngineState) -> None:

@@ -11,8 +11,9 @@ from pilotage.engine.decisions.site_status import end_probe
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.prefetch import retry_fetches
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.job_queries import bound_attempt
+from pilotage.engine.state.job_queries import attempts_of, bound_attempt
 from pilotage.engine.state.jobs import JobState, PackageStatus, QueueClass
+from pilotage.engine.state.sites import made_contact
 from pilotage.engine.transitions.forecast_timers import is_due
 from pilotage.engine.transitions.occupancy import cancel_abandoned
 from pilotage.engine.transitions.queue_classes import queue_of
@@ -63,9 +64,9 @@ def _submit_again(state: EngineState, key: str) -> None:
         if not request.native_id and not request.contacted:
             submit_pilot(state, request.site, key)
         return
-    attempt = bound_attempt(state.jobs, key)
-    if attempt is not None and not attempt.leased and not attempt.queued and not attempt.lost:
-        submit(state, attempt)
+    waiting = attempts_of(key, jobs=state.jobs, sites=state.sites.by_name.values())
+    if waiting and not any(each.leased or each.queued or each.lost or each.follows for each in waiting):
+        submit(state, waiting[0])
 
 
 def _check_queue(state: EngineState, key: str) -> None:
@@ -75,9 +76,9 @@ def _check_queue(state: EngineState, key: str) -> None:
         if not request.contacted:
             check_queue(state, request.site, key, request.requested_at)
         return
-    attempt = bound_attempt(state.jobs, key)
-    if attempt is not None and attempt.counted and not attempt.leased:
-        check_queue(state, attempt.site, key, attempt.created_at)
+    waiting = attempts_of(key, jobs=state.jobs, sites=state.sites.by_name.values())
+    if waiting and waiting[0].counted and not made_contact(waiting[0].site, key):
+        check_queue(state, waiting[0].site, key, waiting[0].created_at)
 
 
 # --- waiting limits -------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_sites import is_excused
-from pilotage.engine.retry.policy import PILOT_KILLED, UNHEARD
+from pilotage.engine.retry.policy import PILOT_KILLED, REGROUPED, UNHEARD
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.state.sites import AttemptState, BatchGroup
 from pilotage.model.events import payloads
 from pilotage.model.states import LossReason
 
@@ -27,6 +27,8 @@ def check_lease(state: EngineState, name: str) -> None:
         pilot.waiting = False
         for attempt in list(pilot.assigned.values()):
             _suspect(state, attempt, f"its pilot {name} has been silent for {silent:.0f} s")
+        if pilot.request in pilot.site.groups:
+            state.pending.left_groups[pilot.request] = pilot.site
     if pilot.gone or silent >= lease * state.settings.lost_after_leases:
         reason = pilot.gone or UNHEARD
         state.log.write(payloads.PilotEnded(reason=reason), pilot=name)
@@ -66,6 +68,20 @@ def end_lost_pilots(state: EngineState) -> None:
                 why = "platform-failure"  # it was only in the backlog: another attempt killed the pilot
             mark_lost(state, attempt, reason=why, message=f"its pilot {name} ended: {reason}")
         state.pilots.loss_excused = False
+    while state.pending.left_groups:
+        key, site = state.pending.left_groups.popitem()
+        speaking = any(not each.suspect for each in site.by_request.get(key, {}).values())
+        if (group := site.groups.get(key)) is not None and not speaking:
+            take_back(state, group, message="the agent of its batch job is gone")
+
+
+def take_back(
+    state: EngineState, group: BatchGroup, *, message: str, count: int | None = None, decision: int = 0
+) -> None:
+    """Give up attempts of a batch job that have not begun, all or the last ones: they are bound anew, and nobody is at fault."""
+    waiting = group.waiting
+    for attempt in waiting if count is None else waiting[len(waiting) - count :]:
+        mark_lost(state, attempt, reason=REGROUPED, message=message, decision=decision)
 
 
 def mark_lost(

@@ -75,7 +75,8 @@ def on_attempt_created(
     if data.replica:
         work.replicated += 1
         attempt.raced_at = event.time if work.heals else math.inf
-    if room is not None and room[0] is site and room[1] == attempt.shape and not state.queues.at[site].waiting:
+    its_room = room is not None and room[0] is site and room[1] == attempt.shape
+    if its_room and not attempt.group and not state.queues.at[site].waiting:
         hold(state, attempt)  # it uses the room of its reservation: the room left is unchanged
     else:
         if room is not None:
@@ -125,6 +126,10 @@ class Created(Protocol):
     def drop_revision(self) -> int:
         """The last operation whose drops it has seen."""
 
+    @property
+    def group(self) -> str | None:
+        """The key of the batch job that it shares."""
+
 
 def new_attempt(
     state: EngineState,
@@ -162,6 +167,7 @@ def new_attempt(
         leased,
         data.drop_revision,
         data.remaining_seconds,
+        group="" if leased else data.group or "",
     )
 
 
@@ -215,9 +221,14 @@ def on_attempt_started(
     attempt.leased = True
     attempt.pilot = data.pilot or ""
     attempt.began_at = event.time
+    if (group := attempt.site.groups.get(attempt.group)) is not None and attempt in group.members:
+        attempt.follows = group.began_at < math.inf
+        group.began_at = min(group.began_at, event.time)
     if attempt.counted and state.healing.enabled:
         state.healing.began(attempt)
-    if attempt.counted:
+    if attempt.counted and attempt.follows:
+        state.selection.began_at(attempt.site.profile, event.time)
+    elif attempt.counted:
         queued = max(0.0, event.time - attempt.created_at)
         state.selection.began_at(attempt.site.profile, event.time, queued)
         bound_attempt_started(state, attempt, owner=job.owner, at=event.time)

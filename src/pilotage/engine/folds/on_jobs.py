@@ -12,7 +12,7 @@ from pilotage.engine.transitions.forecast_timers import may_be_over, schedule_fo
 from pilotage.engine.transitions.readiness import lay_out, move, reconsider, reopen
 from pilotage.model.events import payloads
 from pilotage.model.events.events import Event
-from pilotage.model.events.healing_payloads import ActivityReopened, ActivityStopped
+from pilotage.model.events.healing_payloads import ActivityGrouped, ActivityReopened, ActivityStopped
 
 
 def on_job_registered(state: EngineState, job: JobState | None, event: Event, data: payloads.JobRegistered) -> None:
@@ -143,6 +143,12 @@ def on_activity_reopened(state: EngineState, job: JobState | None, event: Event,
         for number in packages_of(job, data.activity):
             if job.status[number] == PackageStatus.UPSTREAM:
                 state.pending.to_revive[job, number] = None
+
+
+def on_activity_grouped(state: EngineState, job: JobState | None, event: Event, data: ActivityGrouped) -> None:
+    """So many packages of an activity share a batch job from now on."""
+    if job is not None and state.healing.enabled:
+        state.healing.of(job.id).of_activity(data.activity).grouped = data.packages
 
 
 def on_forecast_made(state: EngineState, job: JobState | None, event: Event, data: payloads.ForecastMade) -> None:

@@ -134,6 +134,8 @@ def on_pilot_ended(state: EngineState, event: Event, data: payloads.PilotEnded) 
     site = pilot.site
     site.remove_pilot(pilot)
     state.selection.pilot_gone(site.name, name)
+    if pilot.request in site.groups and pilot.request not in site.by_request:
+        state.pending.left_groups[pilot.request] = site
     state.pilots.ended.append(name)
     if name in state.abandoned.by_pilot and name not in state.pending.reported_ends:
         watch_abandoned(state, name)

@@ -28,7 +28,8 @@ class ActivityHealth:
     """The packages of a job that run the same software."""
 
     __slots__ = (
-        "_told", "_told_total", "ends", "failures", "just_told", "late", "name", "running", "times", "young",
+        "_told", "_told_total", "ends", "failures", "grouped", "just_told", "late", "name", "running", "slots", "slots_at",
+        "times", "young",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -38,6 +39,9 @@ class ActivityHealth:
         self.ends = 0.0  # of attempts
         self.failures = 0.0  # of these, of packages that have not succeeded since
         self.running = 0  # attempts with a lease
+        self.grouped = 1  # packages that share a batch job, as last recorded
+        self.slots = (0.0, 0.0)  # expected and present ones for it, as last counted
+        self.slots_at = -math.inf
         # Attempts that run, by when to look at them: those that have told of no phase in the order in which they began, the
         # others in a heap. One that is over is met once more, and forgotten.
         self.young: deque[AttemptState] = deque()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pilotage.engine.decisions.lost_pilots import LOSSES, mark_lost
+import math
+
+from pilotage.engine.decisions.lost_pilots import LOSSES, mark_lost, take_back
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.prefetch import on_file_report
 from pilotage.engine.folds.on_sites import is_excused
 from pilotage.engine.retry.policy import PILOT_KILLED
 from pilotage.engine.state.clock import Due
-from pilotage.engine.state.job_queries import bound_attempt
+from pilotage.engine.state.job_queries import attempts_of
 from pilotage.engine.state.sites import AttemptState, SiteState, notice
 from pilotage.engine.transitions.readiness import release_site
 from pilotage.engine.transitions.site_observations import is_probe, is_test_pilot, note_unreachable, probed, submitted
@@ -41,8 +43,8 @@ def on_report(state: EngineState, report: AnyReport) -> None:
         case Submitted():
             _submitted(state, site, report)
         case SubmissionFailed():
-            what = site.requests.get(report.key) or _bound_at(state, site, report.key)
-            if what is not None:
+            request = site.requests.get(report.key)
+            for what in [request] if request is not None else _bound_at(state, site, report.key):
                 submitted(state, site, what, seconds=report.seconds, trouble=report.trouble)
             # The lines after the first say what to do about it.
             message = clipped(report.message.strip().partition("\n")[0])
@@ -74,19 +76,17 @@ def _submitted(state: EngineState, site: SiteState, report: Submitted) -> None:
             requested = payloads.PilotRequested(site=site.name, slots=1, native_id=native_id)
             state.log.write(requested, pilot=report.key)
         return
-    attempt = _bound_at(state, site, report.key)
-    if attempt is not None:
+    for attempt in _bound_at(state, site, report.key):
         submitted(state, site, attempt, seconds=report.seconds)
-    if attempt is not None and not attempt.queued:
-        job = state.jobs.by_id[attempt.ref.job]
-        queued = payloads.AttemptQueued(native_id=native_id or None)
-        state.log.write(queued, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
+        if not attempt.queued:
+            job = state.jobs.by_id[attempt.ref.job]
+            queued = payloads.AttemptQueued(native_id=native_id or None)
+            state.log.write(queued, job=job, number=attempt.number, attempt=attempt.ref.attempt, epoch=attempt.epoch)
 
 
-def _bound_at(state: EngineState, site: SiteState, key: str) -> AttemptState | None:
-    """The bound attempt with a key, if it is at the reporting site: no site reports on another's."""
-    found = bound_attempt(state.jobs, key)
-    return found if found is not None and found.site is site else None
+def _bound_at(state: EngineState, site: SiteState, key: str) -> list[AttemptState]:
+    """The bound attempts of a batch job, if it is at the reporting site: no site reports on another's."""
+    return [each for each in attempts_of(key, jobs=state.jobs, sites=(site,)) if each.site is site]
 
 
 def _reason(text: str) -> str:
@@ -123,14 +123,19 @@ def _never_started(
         elif not is_test_pilot(key, site=site.name):
             back_off(state, site, message or reason, what=what)
         return
-    attempt = _bound_at(state, site, key)
-    if attempt is not None and not attempt.leased:
+    waiting = [each for each in _bound_at(state, site, key) if not each.leased]
+    if not waiting:
+        return
+    group = site.groups.get(key)
+    if group is None or group.began_at == math.inf:
         loss = LOSSES.get(reason, "platform-failure")
         if loss == PILOT_KILLED:
             loss = "platform-failure"  # it never ran
         state.pilots.loss_excused = is_excused(state, site, reason)
-        mark_lost(state, attempt, reason=loss, message=message or f"its batch job is gone: {reason}")
+        mark_lost(state, waiting[0], reason=loss, message=message or f"its batch job is gone: {reason}")
         state.pilots.loss_excused = False
+    if group is not None:
+        take_back(state, group, message=f"their batch job is gone: {reason}")
 
 
 def back_off(state: EngineState, site: SiteState, message: str, *, what: str = DIED) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from pilotage.book.codec import Checked
 from pilotage.engine.decisions.attempts import cancel_queued_replicas
+from pilotage.engine.decisions.grouping import usual_run_seconds
+from pilotage.engine.decisions.lost_pilots import take_back
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_attempts import attempt_key
 from pilotage.engine.state.job_queries import find_attempt
-from pilotage.engine.state.sites import PilotState
+from pilotage.engine.state.sites import AttemptState, BatchGroup, PilotState
 from pilotage.engine.transitions.occupancy import stop_all_but
 from pilotage.engine.transitions.site_observations import SITE_CHANGED, drain
 from pilotage.model.events import payloads
@@ -118,14 +122,34 @@ def may_report(state: EngineState, pilot: str, one: Checked, *, site: str) -> in
 
 
 def _lease(state: EngineState, pilot: PilotState, ref: AttemptRef, node: str) -> None:
-    """Give the lease of a bound attempt to the first agent of its site that asks."""
-    found = find_attempt(state.jobs, ref)
-    if found is None or found.leased or found.lost or found.site is not pilot.site or found.key != attempt_key(ref):
+    """Give the lease of a bound attempt to the first agent of its site that asks; of a group, one attempt after the other."""
+    if (group := pilot.site.groups.get(attempt_key(ref))) is not None:
+        found = _next_of(state, pilot, group)
+    else:
+        found = find_attempt(state.jobs, ref)
+        if found is not None and found.group:
+            return
+    if found is None or found.leased or found.lost or found.site is not pilot.site:
+        return
+    if group is None and found.key != attempt_key(ref):
         return
     started = payloads.AttemptStarted(pilot=pilot.name, node=clipped(node, NAME_MAX) or None)
     job = state.jobs.by_id[ref.job]
     state.log.write(started, job=job, number=found.number, attempt=ref.attempt, epoch=found.epoch)
     cancel_queued_replicas(state, job, found)
+
+
+def _next_of(state: EngineState, pilot: PilotState, group: BatchGroup) -> AttemptState | None:
+    """The next attempt of a batch job for its agent, which has none; without enough time for it, the rest is taken back."""
+    waiting = group.waiting
+    if not waiting or pilot.assigned or pilot.leaving:
+        return None
+    left, usual = pilot.ends_at, usual_run_seconds(state, waiting[0])
+    wanted = max(waiting[0].demand.wall_seconds, usual)
+    if group.began_at < math.inf and left is not None and left - state.clock.now < wanted:
+        take_back(state, group, message="the time of its batch job is not enough for it")
+        return None
+    return waiting[0]
 
 
 def unwanted(pilot: PilotState, exchange: Exchange) -> list[AttemptRef]:

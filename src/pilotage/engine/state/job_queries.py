@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -270,9 +271,24 @@ def find_attempt(jobs: JobTable, ref: AttemptRef) -> AttemptState | None:
 _ATTEMPT = re.compile("[1-9][0-9]{0,8}")
 
 
-def bound_attempt(jobs: JobTable, key: str) -> AttemptState | None:
-    """The bound attempt that was submitted with this key."""
+def ref_of_key(key: str) -> AttemptRef | None:
+    """The attempt that a bound attempt's key names."""
     parts = key.rsplit(":", 2)
     if len(parts) != 3 or not _ATTEMPT.fullmatch(parts[2]) or parts[1].count(".") != 2:
         return None
-    return find_attempt(jobs, AttemptRef(parts[0], parts[1], int(parts[2])))
+    return AttemptRef(parts[0], parts[1], int(parts[2]))
+
+
+def bound_attempt(jobs: JobTable, key: str) -> AttemptState | None:
+    """The bound attempt with this key, which is that of its batch job unless it shares one."""
+    ref = ref_of_key(key)
+    return find_attempt(jobs, ref) if ref is not None else None
+
+
+def attempts_of(key: str, *, jobs: JobTable, sites: Iterable[SiteState]) -> list[AttemptState]:
+    """The attempts of the batch job that was submitted with a key, as far as they are not over."""
+    for site in sites:
+        if (group := site.groups.get(key)) is not None:
+            return list(group.members)
+    found = bound_attempt(jobs, key)
+    return [found] if found is not None and not found.group else []

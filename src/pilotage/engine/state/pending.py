@@ -6,7 +6,7 @@ from collections import deque
 
 from pilotage.engine.selection import Change
 from pilotage.engine.state.jobs import JobState
-from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.state.sites import AttemptState, SiteState
 
 
 class Pending:
@@ -17,6 +17,7 @@ class Pending:
         "ending_jobs",
         "failing_activities",
         "failing_jobs",
+        "left_groups",
         "lost_pilots",
         "reported_ends",
         "site_changes",
@@ -46,6 +47,9 @@ class Pending:
         self.to_stop: dict[JobState, None] = {}  # jobs with packages of stopped activities that are not over
         # Lost pilots: the reason, their attempts, and how many of those (the first ones) were running.
         self.lost_pilots: dict[str, tuple[str, list[AttemptState], int]] = {}
+        self.left_groups: dict[
+            str, SiteState
+        ] = {}  # batch jobs of several attempts whose agent is gone or silent → their site
         self.reported_ends: dict[str, str] = {}  # pilots that reported their own end → the reason
         self.site_changes: list[Change] = []
         self.to_forecast: dict[JobState, None] = {}  # jobs whose forecast is due
@@ -67,6 +71,7 @@ class Pending:
             or self.failing_activities
             or self.to_stop
             or self.lost_pilots
+            or self.left_groups
             or self.reported_ends
             or self.site_changes
             or self.arrived_probes

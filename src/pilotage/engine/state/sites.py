@@ -56,11 +56,35 @@ class AttemptState(msgspec.Struct, eq=False):
     phase: int = -1  # the number of the latest long phase that it told of; -1: none yet
     phase_at: float = 0.0  # when that began
     raced_at: float = math.inf  # since when healing has it race another attempt of its package; infinite: it does not
+    group: str = ""  # the key of the batch job that it shares with other attempts
+    follows: bool = False  # it began after another one in that batch job: it waited for its turn, too
+
+    @property
+    def batch_key(self) -> str:
+        """In bound mode, the key of its batch job."""
+        return self.group or self.key
 
     @property
     def trusted(self) -> bool:
         """Whether it is believed to make progress."""
         return not self.suspect and not self.lost
+
+
+class BatchGroup:
+    """Attempts that share one batch job, which runs them one after another: those that are not over."""
+
+    __slots__ = ("began_at", "key", "members")
+
+    def __init__(self, key: str) -> None:
+        """Without a member."""
+        self.key = key
+        self.members: dict[AttemptState, None] = {}  # in their order
+        self.began_at = math.inf  # when its first attempt began
+
+    @property
+    def waiting(self) -> list[AttemptState]:
+        """Those that have not begun."""
+        return [each for each in self.members if not each.leased]
 
 
 class PilotRequest:
@@ -216,6 +240,7 @@ class SiteState:
         "expected",
         "fetched_at",
         "full",
+        "groups",
         "index",
         "name",
         "noticed",
@@ -248,6 +273,7 @@ class SiteState:
         self.by_request: dict[str, dict[str, PilotState]] = {}  # pilots by request
         self.requests: dict[str, PilotRequest] = {}
         self.bound: dict[str, AttemptState] = {}  # attempts with a batch job of their own, by key, until they are over
+        self.groups: dict[str, BatchGroup] = {}  # batch jobs with several attempts, by key, until these are over
         self.waiting: dict[str, PilotState] = {}
         self.slots = profile.slots  # shape → how many of it the live pilots hold at once
         self.used = profile.used  # shape → reservations and attempts under way
@@ -311,6 +337,8 @@ def made_contact(site: SiteState, key: str) -> bool:
     """Whether a batch job is known to have made contact, or is not expected to."""
     if (request := site.requests.get(key)) is not None:
         return request.contacted
+    if (group := site.groups.get(key)) is not None:
+        return group.began_at < math.inf
     attempt = site.bound.get(key)
     return attempt is None or attempt.leased
 

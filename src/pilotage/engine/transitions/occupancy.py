@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from pilotage.engine.engine_state import EngineState
@@ -9,7 +10,7 @@ from pilotage.engine.retry.policy import UNHEARD
 from pilotage.engine.selection.black_holes import Cause, cause_of
 from pilotage.engine.state.clock import Due
 from pilotage.engine.state.jobs import template_of
-from pilotage.engine.state.sites import AttemptState
+from pilotage.engine.state.sites import AttemptState, BatchGroup
 from pilotage.engine.transitions.readiness import reconsider
 from pilotage.engine.transitions.site_observations import (
     bound_attempt_ended,
@@ -32,17 +33,19 @@ def release_attempt(state: EngineState, attempt: AttemptState) -> None:
     if state.pilots.loss_excused:
         fault = ""
     given_up = not attempt.counted  # before the next step: an attempt that stopped does not act again
+    group = attempt.site.groups.get(attempt.group)
+    goes_on = bool(attempt.group) and (group is None or group.began_at < math.inf or len(group.members) > 1)
     free_slot(state, attempt, cause_of(fault) if fault else "neutral")
     if attempt.pilot and not given_up:
         state.pilots.to_notify[attempt.pilot] = None
         site, why = attempt.site.name, attempt.lost_reason
         add_abandoned(state, attempt.ref, attempt.number, pilot=attempt.pilot, site=site, lost_reason=why)
-    if attempt.key and not attempt.leased:
+    if attempt.key and not attempt.leased and not goes_on:
         if not given_up:
             is_fault = attempt.lost_reason in _SURELY_STOPPED and not state.pilots.loss_excused
             owner = state.jobs.by_id[attempt.ref.job].owner
             bound_attempt_ended(state, attempt, owner=owner, is_fault=is_fault)
-        state.log.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.key))
+        state.log.effects.append(CancelSubmitted(site=attempt.site.name, key=attempt.batch_key))
 
 
 def _silence(state: EngineState, attempt: AttemptState) -> str:
@@ -67,7 +70,8 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
     if attempt.key:
         del site.bound[attempt.key]
     state.queues.may_bind = True
-    if state.selection.sites.free(site.profile, attempt.shape) and state.queues.at[site].waiting:
+    is_free = not attempt.group or _leave_group(attempt)
+    if is_free and state.selection.sites.free(site.profile, attempt.shape) and state.queues.at[site].waiting:
         state.placement.retry_waiting(site, attempt.shape)
     pilot = state.pilots.by_name.get(attempt.pilot)
     plain = cause == "success" and attempt.leased and not attempt.key
@@ -81,7 +85,7 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
             state.clock.wall_time,
             attempt.created_at,
             attempt.began_at if attempt.leased else None,
-            attempt.began_at - attempt.created_at if attempt.key and attempt.leased else None,
+            attempt.began_at - attempt.created_at if attempt.key and attempt.leased and not attempt.follows else None,
             attempt.activity,
             attempt.pilot,
             node or (pilot.node if pilot is not None else ""),
@@ -98,9 +102,32 @@ def free_slot(state: EngineState, attempt: AttemptState, cause: Cause, node: str
 
 
 def take_slot(state: EngineState, attempt: AttemptState) -> None:
-    """Take room for an attempt."""
-    state.selection.sites.use(attempt.site.profile, attempt.shape)
+    """Take room for an attempt; those that share a batch job take it once."""
+    if not attempt.group or _join_group(attempt):
+        state.selection.sites.use(attempt.site.profile, attempt.shape)
     hold(state, attempt)
+
+
+def _join_group(attempt: AttemptState) -> bool:
+    """Count an attempt in its batch job; returns whether it is the only one there."""
+    groups = attempt.site.groups
+    group = groups.get(attempt.group)
+    if group is None:
+        group = groups[attempt.group] = BatchGroup(attempt.group)
+    group.members[attempt] = None
+    if attempt.leased:
+        group.began_at = min(group.began_at, attempt.began_at)
+    return len(group.members) == 1
+
+
+def _leave_group(attempt: AttemptState) -> bool:
+    """An attempt in a batch job is over; returns whether it was the last one there."""
+    group = attempt.site.groups[attempt.group]
+    del group.members[attempt]
+    if group.members:
+        return False
+    del attempt.site.groups[attempt.group]
+    return True
 
 
 def hold(state: EngineState, attempt: AttemptState) -> None:

@@ -44,6 +44,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     inputs: tuple[InputSource, ...] = ()
     drop_revision: int = 0  # drops known at its creation: they determine its inputs, whatever happens later
     early: tuple[InputSource, ...] = ()  # attempts at its site that still make some of its inputs
+    following: Counter = 0  # attempts that the same batch job runs after it
 
 
 SETTLING = 2**40

@@ -253,6 +253,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     fetch_delay_seconds: float = 30.0  # before the next fetch of a file, doubled for each further failure
     fetch_delay_seconds_max: float = 1800.0
     healing: Healing = "predictive"
+    group_packages_max: int = 100  # short packages that share a batch job in bound mode; 1: each has its own
     flood_packages: int = (
         10  # packages held for one file, or for space at one site, beyond which their job is held; 0: never
     )

@@ -245,6 +245,12 @@ class EngineSection(Section, frozen=True, kw_only=True):
             " with `off`, no incident is looked for."
         ),
     ] = _ENGINE.healing
+    group_packages_max: Annotated[
+        Limit,
+        _doc(
+            "Most packages that share one batch job in bound mode, if they are shorter than the queue; 1: each has its own."
+        ),
+    ] = _ENGINE.group_packages_max
     waiting_seconds_max: Annotated[
         Duration, _doc("Time after which a ready package without a site is given up; 0: never.")
     ] = _ENGINE.waiting_seconds_max

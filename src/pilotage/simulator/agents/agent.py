@@ -29,12 +29,14 @@ PAUSE_SECONDS = (1.0, 600.0)
 
 
 class Agent:
-    """One process at a site: a pilot, or the agent of one bound attempt, which it `serves`."""
+    """One process at a site: a pilot, or the agent of a bound attempt, which it `serves`, with those that share its batch job."""
 
     __slots__ = (
         "_armed_at",
+        "_asks",
         "_due_at",
         "_flushing",
+        "_following",
         "_given",
         "_has_unsent",
         "_heard_at",
@@ -103,6 +105,8 @@ class Agent:
         self._has_unsent = False  # there are events beyond those of the open exchange
         self._flushing = False
         self._given = False  # it has had work
+        self._following = 0  # attempts that its batch job runs after the latest one
+        self._asks = False  # the open exchange was sent without an attempt
         self._due_at = self._armed_at = math.inf
         self._paused_until = -1.0
         self._spool = Spool(world, name, node=self.node)
@@ -196,6 +200,7 @@ class Agent:
                     self._tell_long_phase(run, now)
         self._sequence += 1
         self._opened_at = now
+        self._asks = not bench.held
         self._news = bool(spool.events)
         self._has_unsent = False
         time = spool.local(now) if spool.skew_seconds else now
@@ -321,7 +326,7 @@ class Agent:
 
     def _end_if_idle(self, now: float) -> bool:
         # Only while no exchange is open: then no assignment is on its way that the service would wait for.
-        if self.serves is not None and self._given:
+        if self.serves is not None and self._given and (self._asks or not self._following):
             self._depart("finished", stopping=CANCELLED)
         elif now - self._idle_since >= self._world.settings.idle_seconds:
             self._depart("idle", stopping=CANCELLED)
@@ -339,6 +344,7 @@ class Agent:
         if world.witness is not None:
             world.witness.on_assigned(self.name, assignment, world.schedule.now)
         self._given = True
+        self._following = assignment.following
         run = bench.held[ref] = Run(assignment)
         bench.waiting.append(run)
         if assignment.demand is not bench.fitting and bench.never_fits(assignment.demand):
@@ -380,7 +386,7 @@ class Agent:
         self._spool.add_end(run, now=now)
         if bench.waiting:
             bench.start_waiting()
-        if self.serves is not None and not bench.held:
+        if self.serves is not None and not bench.held and not self._following:
             self._depart("finished", stopping=CANCELLED)
         elif world.settings.hold_seconds > 0.0:
             self._speak_soon()

@@ -7,6 +7,7 @@ given up before; a package with side effects never has two that could both run.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -16,6 +17,7 @@ from pilotage.model.resources import Demand, lacking
 from pilotage.model.site import Site, fitting_start
 from pilotage.model.states import ExitCodeGasw
 from pilotage.simulator.checkers.early import EarlyStarts
+from pilotage.simulator.checkers.groups import Groups
 from pilotage.simulator.checkers.inputs import Inputs
 from pilotage.simulator.checkers.records import AttemptTrace, PackageTrace, Record, Rules
 
@@ -231,6 +233,7 @@ class Attempts:
         self._uncounted = frozenset(rules.uncounted)
         self._sites = {site.name: site for site in rules.sites}
         self.sites = Sites(record, rules)
+        self.groups = Groups(record, rules)
         # By bound site and demand: the attempts there that were not over at the last check.
         self._bound: dict[tuple[str, Demand], list[tuple[PackageTrace, AttemptTrace]]] = {}
 
@@ -241,6 +244,7 @@ class Attempts:
         attempt.revision = data.drop_revision
         attempt.memory_bytes, attempt.wall_seconds = data.memory_bytes, data.wall_seconds
         attempt.remaining_seconds = data.remaining_seconds
+        attempt.group = data.group or ""
         self._check_wanted(package, attempt)
         self.restarts.on_created(package, attempt)
         self._inputs.on_created(package, attempt)
@@ -255,6 +259,7 @@ class Attempts:
         package.replicated += data.replica
         self._check_category(package)
         self._check_bound_room(package, attempt)
+        self.groups.on_created(package, attempt)
 
     def _check_wanted(self, package: PackageTrace, attempt: AttemptTrace) -> None:
         job = package.job
@@ -344,17 +349,19 @@ class Attempts:
                 )
 
     def _check_bound_room(self, package: PackageTrace, attempt: AttemptTrace) -> None:
-        """A bound site has at most 1 + jobThrottle · TScore queued or running attempts with one demand."""
+        """A bound site has at most 1 + jobThrottle · TScore queued or running batch jobs of attempts with one demand."""
         site, template = self._sites.get(attempt.site), package.template
         if site is None or template is None or site.mode != "bound":
             return
         key, room = (site.name, demand_of(template, attempt)), self.sites.bound_room(site.name)
         there = self._bound.setdefault(key, [])
         there.append((package, attempt))
-        if len(there) > room:
+        if _batch_jobs(there) > room:
             there[:] = [(each, one) for each, one in there if _takes_room(each, one)]
-            if len(there) > room:
-                message = f"attempt {attempt.number} is number {len(there)} of its kind at {site.name}, which has room for {room}"
+            if (count := _batch_jobs(there)) > room:
+                message = (
+                    f"attempt {attempt.number} is number {count} of its kind at {site.name}, which has room for {room}"
+                )
                 raise self._record.broken(ROOMS, message, package)
 
     def _lives(self, package: PackageTrace) -> bool:
@@ -372,12 +379,14 @@ class Attempts:
                     raise self._record.broken(LEASES, message, package)
                 attempt.leased = True
                 attempt.pilot = data.pilot or attempt.pilot
+                self.groups.on_started(package, attempt)
             case payloads.AttemptSuspected():
                 attempt.suspected = attempt.doubted = True
             case payloads.AttemptLost():
                 if data.reason == "rescheduled" and not package.reschedules:
                     message = f"attempt {attempt.number} was given up as rescheduled without a request"
                     raise self._record.broken(LEASES, message, package)
+                self.groups.on_lost(package, attempt, data)
                 attempt.lost = attempt.doubted = True
                 attempt.lost_position, attempt.lost_while_held = self._record.position, package.held
                 if not attempt.finished:
@@ -413,6 +422,18 @@ class Attempts:
                 attempt.epoch == package.epoch and not attempt.early and attempt.reason not in self._uncounted
             )
         return False
+
+
+def _batch_jobs(attempts: Iterable[tuple[PackageTrace, AttemptTrace]]) -> int:
+    """The batch jobs of attempts: some share one."""
+    shared: set[str] = set()
+    own = 0
+    for _, attempt in attempts:
+        if attempt.group:
+            shared.add(attempt.group)
+        else:
+            own += 1
+    return own + len(shared)
 
 
 def _takes_room(package: PackageTrace, attempt: AttemptTrace) -> bool:

@@ -33,6 +33,7 @@ promises, by the name in a violation:
 | `leftovers` | no draft, no unknown file and no deletable file that nobody needs is left in a cache |
 | `copies` | what is granted exists as often as it was asked for in stores, with the right checksum |
 | `disposal` | outputs are disposed of once, and only if no package may still read them; then they go |
+| `groups` | attempts that share a batch job are alike and no more than allowed; they begin there one after another, and none that was taken back |
 | `finishing` | once faults stop, everything finishes |
 
 The simulation itself checks others, since it sees more of the service than its events:

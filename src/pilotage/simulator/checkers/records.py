@@ -59,6 +59,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     collect_seconds: float = 0.0  # a message is handled within this time after its arrival
     known_starts: Mapping[str, int] = {}  # pilots that started at each site before
     copies: Mapping[str, int] = {}  # by job: how many copies its stored outputs have
+    group_packages_max: int = 0  # attempts that share a batch job; 0: unknown
 
 
 class EventTail:
@@ -96,6 +97,7 @@ class AttemptTrace:
         "epoch",
         "failed_for",
         "finished",
+        "group",
         "holder",
         "leased",
         "lost",
@@ -123,6 +125,7 @@ class AttemptTrace:
         self.created = created
         self.site = ""
         self.pilot: str | None = None
+        self.group = ""  # the key of the batch job that it shares
         self.leased = self.suspected = self.lost = False
         self.doubted = False  # it was suspect or lost at some time
         self.stale = False  # a producer was restored that was dropped at its creation

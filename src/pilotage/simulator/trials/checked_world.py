@@ -516,6 +516,7 @@ def _rules(world: World) -> Rules:
         collect_seconds=world.timing.collect_seconds,
         known_starts={each.site.name: len(each.known_latencies) for each in world.sites},
         copies={each.job: each.copies for each in world.jobs},
+        group_packages_max=settings.group_packages_max,
     )
 
 

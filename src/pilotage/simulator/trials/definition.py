@@ -164,6 +164,8 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
             faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
         ),
     )
+    if seed > GROUPS_AFTER:
+        return with_groups(made)
     if seed > EARLY_AFTER and not seed % 2:
         return with_early_starts(made)
     return with_files(made) if seed > FILES_AFTER and seed % 2 else made
@@ -211,6 +213,7 @@ def _settings(dice: random.Random) -> EngineSettings:
         waiting_seconds_max=dice.choice([0.0, 0.0, 0.0, 7200.0]),
         owner_running_max=dice.choice([0, 0, 0, 5]),
         provisioning="all",
+        group_packages_max=1,
         flood_packages=dice.choice([3, 10]),
         restart=RestartSettings(
             platform_failures_max=dice.choice([5, 20]),
@@ -468,6 +471,25 @@ _FILE_HEAT: dict[str, float] = {
 }
 _LATER_FILE_HEAT = {"user_pins": 0.2, "user_purges": 0.2}
 _MIB = 2**20
+
+
+GROUPS_AFTER = 10_000
+"""After this seed packages are short, queues are long, and several packages share a batch job."""
+
+
+def with_groups(world: World) -> World:
+    """Let short packages share batch jobs, by a random stream of its own."""
+    dice, queue = random.Random(f"groups/{world.seed}"), Exponential(90.0)
+    stage = StageSketch(lines=(LineSketch(count=dice.randint(40, 150), templates=(0,)),))
+    bag = JobSketch(job="bag", owner="ada", templates=(Template(activity="short"),), stages=(stage,))
+    sites = []
+    for each in world.sites:
+        mode = "bound" if not each.nodes and dice.random() < 0.7 else each.site.mode
+        sites.append(replace(each, site=replace(each.site, mode=mode, job_throttle=0.5), queue=queue))
+    seconds = LogNormal(median=dice.uniform(1.0, 20.0), sigma=0.5)
+    packages = replace(world.packages, application_seconds=seconds)
+    settings = replace(world.settings, group_packages_max=dice.choice([2, 5, 20]), owner_running_max=0)
+    return replace(world, sites=tuple(sites), jobs=(*world.jobs, bag), packages=packages, settings=settings)
 
 
 EARLY_AFTER = 2000
