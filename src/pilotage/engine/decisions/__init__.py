@@ -7,6 +7,7 @@ __all__ = [
     "due_timers",
     "forecast_provisioning",
     "forecasts",
+    "grouping",
     "healing",
     "job_lifecycle",
     "lost_pilots",

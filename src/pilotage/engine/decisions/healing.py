@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
+from pilotage.engine.decisions.grouping import grain_degrees, ungroup
 from pilotage.engine.decisions.treatments import (
     Done,
     bring_copies,
@@ -90,6 +91,8 @@ def _analysed(state: EngineState, job: JobState, health: JobHealth) -> list[Foun
         found.append(Found(healing.incident(health, "input-unavailable", store, degree)))
     for store, degree in analysis.unavailable_outputs(health).items() if health.failed_copies else ():
         found.append(Found(healing.incident(health, "output-unavailable", store, degree)))
+    for kind, activity, degree in grain_degrees(state, health) if state.settings.group_packages_max > 1 else ():
+        found.append(Found(healing.incident(health, kind, activity.name, degree), activity))
     found += [Found(each) for each in _bad_sites(state, job, health)]
     if len(state.fairness.shares) > 1 and job in state.fairness.shares:
         degree = analysis.unfair_sharing(_slowdowns(state))
@@ -181,12 +184,18 @@ def _treat_unavailable(state: EngineState, health: JobHealth, found: Found) -> D
     return bring_copies(state, health.job, found.incident.subject)
 
 
+def _treat_coarse(state: EngineState, health: JobHealth, found: Found) -> Done:
+    assert found.activity is not None
+    return ungroup(state, health, found.activity)
+
+
 _TREATMENTS: dict[str, Callable[[EngineState, JobHealth, Found], Done]] = {
     "blocked-activity": _treat_blocked,
     "failing-activity": _treat_failing,
     "input-unavailable": _treat_unavailable,
+    "too-coarse": _treat_coarse,
 }
-"""What is done about each kind of incident; nothing about the others, which are shown."""
+"""What is done about each kind of incident. The others are shown; a grain that is too fine is acted on where packages are bound."""
 
 
 def record_at_end(state: EngineState, job: JobState) -> None:

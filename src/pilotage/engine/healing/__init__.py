@@ -3,6 +3,7 @@
 __all__ = [
     "association",
     "degrees",
+    "grain",
     "healing",
     "incidents",
     "job_health",

@@ -1,8 +1,8 @@
 """The grain of work at sites where packages get batch jobs of their own: how many short ones share a batch job.
 
 A batch job waits in a queue before it runs. If that takes longer than its one package, the grain is too fine, and several
-packages share a batch job. If slots elsewhere are idle while packages of a group wait for their turn, it is too coarse: the
-group is dissolved.
+packages share a batch job. If slots elsewhere are idle while packages of a group wait for their turn, it is too coarse, and
+some of them leave the group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 FINE_DEGREE = 0.3
 """From this degree on packages are grouped: the queue takes 1.4 times as long as a package."""
 COARSE_DEGREE = 0.3
-"""From this degree on a group is dissolved."""
+"""From this degree on packages leave a group: they would wait in it 1.4 times as long as in a queue."""
 QUEUES_MAX = 20.0
 """A group takes at most as long as so many waits in the queue: five per cent of its time, and longer ones gain little."""
 
@@ -35,14 +35,14 @@ def too_fine(run_seconds: float, queue_seconds: float) -> float:
     return max(0.0, 1.0 - run_seconds / queue_seconds)  # vip-execution-service, section 3.2, without shared inputs
 
 
-def too_coarse(*, left_seconds: float, elapsed_seconds: float, queue_seconds: float) -> float:
-    """The share of a group's time in which an idle slot elsewhere could run packages that wait for their turn in it.
+def too_coarse(left_seconds: float, queue_seconds: float) -> float:
+    """The share of a group's time, as far as it is left, in which an idle slot elsewhere could run packages that wait in it.
 
-    `elapsed_seconds` have passed since it began, and its packages take `left_seconds` more. A new batch job elsewhere waits in
-    its queue first.
+    A new batch job elsewhere waits in its queue first.
     """
-    whole = elapsed_seconds + left_seconds
-    return max(0.0, left_seconds - queue_seconds) / whole if whole > 0.0 else 0.0
+    if left_seconds <= 0.0:
+        return 0.0
+    return max(0.0, 1.0 - queue_seconds / left_seconds)
 
 
 def group_size(grain: Grain, *, most: int, wall_seconds: float = 0.0, longest_seconds: float = 0.0) -> int:

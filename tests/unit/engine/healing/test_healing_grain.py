@@ -81,9 +81,9 @@ def test_a_size_is_between_one_and_the_cap(
 
 
 def test_the_degree_of_a_coarse_grain_is_the_share_of_time_that_an_idle_slot_could_use() -> None:
-    assert too_coarse(left_seconds=330.0, elapsed_seconds=70.0, queue_seconds=30.0) == pytest.approx(0.75)
-    assert too_coarse(left_seconds=20.0, elapsed_seconds=70.0, queue_seconds=30.0) == 0.0
-    assert too_coarse(left_seconds=0.0, elapsed_seconds=0.0, queue_seconds=0.0) == 0.0
+    assert too_coarse(120.0, 30.0) == pytest.approx(0.75)
+    assert too_coarse(20.0, 30.0) == 0.0
+    assert too_coarse(0.0, 0.0) == 0.0
 
 
 def test_so_many_leave_a_group_that_it_ends_together_with_the_new_ones() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from pilotage.model.events import payloads
-from pilotage.model.events.healing_payloads import ActivityGrouped
+from pilotage.model.events.healing_payloads import ActivityGrouped, HealingDecided
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import CancelSubmitted, Kill, SubmitAttempt
 from pilotage.model.exchange.reports import Gone, Submitted
 from pilotage.model.resources import Demand
+from pilotage.model.settings.engine import HealingSettings
 from tests.kit.small_engine import JOB, Agent, Small
 from tests.kit.small_plans import bag, kind, site
 
@@ -242,4 +243,36 @@ def test_killing_one_package_leaves_the_others_of_its_batch_job() -> None:
         agent.exchange()
         agent.unread.clear()
         assert run_all(small, agent) == ["1.9.1"]
+        small.finish()
+
+
+def test_packages_leave_a_group_while_slots_elsewhere_are_idle() -> None:
+    no_copies = HealingSettings(waste_max=0.0)
+    with Small(bound_site("a"), bound_site("b"), group_packages_max=100, incidents=no_copies) as small:
+        small.submit(bag(100, kind()))
+        shared: list[SubmitAttempt] = []
+        while len(shared) < 2:
+            small.now += QUEUE
+            for effect in small.take(SubmitAttempt):
+                if created(small, effect.ref.package).group is None:
+                    ended(small.bound(effect), effect.ref.package)
+                else:
+                    shared.append(effect)
+        slow, fast = map(small.bound, shared)
+        while fast.packages:
+            ended(fast, fast.packages[0])
+            slow.exchange()  # it is alive, and its first package takes long
+        before = len(small.engine.state.sites.by_name[slow.site].groups[slow.request].members)
+        small.wait(70.0, slow)
+        decisions = [msgspec.json.decode(each.data, type=HealingDecided) for each in small.told(HealingDecided)]
+        decision = next(each for each in decisions if any(one.treatment == "ungroup" for one in each.treated))
+        assert decision.incidents[decision.drawn - 1].kind == "too-coarse"
+        lost = [one.data for one in small.book if isinstance(one.data, payloads.AttemptLost)]
+        assert {each.reason for each in lost} == {"regrouped"}
+        assert 0 < len(lost) < before
+        slow.unread.clear()
+        run_all(small, slow)
+        run_batch_jobs(small)
+        for n in range(1, 101):
+            assert len(small.told(payloads.CommitGranted, f"1.{n}.1")) == 1
         small.finish()
