@@ -323,9 +323,9 @@ class Client:
         """Continue what was held."""
         return self.operate(Release(job=job, package=package))
 
-    def restart(self, job: str, *, package: str = "", message: str = "") -> Accepted:
-        """Run a package again, or every failed or cancelled package of a job."""
-        return self.operate(Restart(job=job, package=package, message=message))
+    def restart(self, job: str, *, package: str = "", message: str = "", activity: str = "") -> Accepted:
+        """Run a package again, or every failed or cancelled package of a job, or an activity that was stopped."""
+        return self.operate(Restart(job=job, package=package, message=message, activity=activity))
 
     def reschedule(self, job: str, *, package: str, message: str = "") -> Accepted:
         """Give up the running attempts of a package, and try it again, at another site if there is one."""

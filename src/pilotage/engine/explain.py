@@ -24,7 +24,7 @@ from pilotage.engine.state.sites import AttemptState, BatchGroup, SiteState, sil
 from pilotage.engine.transitions.queue_classes import queue_of
 from pilotage.model.answers import Explanation, Why
 from pilotage.model.jobs.plan import Template
-from pilotage.model.texts import reopen_command, words_of_failure
+from pilotage.model.texts import after_a_stop, words_of_failure
 
 # Why a site was chosen. For active packages the engine keeps a snapshot of the sites at the time of the choice.
 #
@@ -449,7 +449,7 @@ def _done(state: EngineState, job: JobState, number: int, facts: PackageFacts | 
 def _aborted(state: EngineState, job: JobState, number: int, facts: PackageFacts | None) -> Iterator[Why]:
     message, since, next_step = "it was given up", None, "restart it, or drop its line"
     if is_stopped(job, number):
-        next_step = f"mend it, then: {reopen_command(job.id, template_of(job, number).activity)}"
+        next_step = after_a_stop(job.id, template_of(job, number).activity)
     if facts is not None:
         message = f"it was given up: {facts.cause}" + (f" ({facts.cause_message})" if facts.cause_message else "")
         since = facts.aborted_at

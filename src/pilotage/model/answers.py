@@ -123,6 +123,17 @@ class EndForecast(Compact, frozen=True, kw_only=True):
     basis: str = ""  # of its run times: observed, document, mixed or assumed
 
 
+class StoppedActivity(Compact, frozen=True, kw_only=True):
+    """An activity of a job that was stopped since it cannot succeed, after so many failed attempts, and how to go on."""
+
+    activity: str
+    at: float
+    failed_attempts: int = 0  # in the same way
+    failed_packages: int = 0  # of these attempts
+    message: str = ""
+    next_step: str = ""
+
+
 class Progress(Compact, frozen=True, kw_only=True):
     """Progress of a job. A package that is neither done, running, failed nor cancelled is waiting."""
 
@@ -144,6 +155,7 @@ class Progress(Compact, frozen=True, kw_only=True):
     failures: tuple[FailureGroup, ...] = ()  # the largest first, at most CARDS_MAX
     undeclared: tuple[UndeclaredFiles, ...] = ()  # one for each kind, at most UNDECLARED_MAX
     targets: tuple[str, ...] = ()  # the files that it is run for, or patterns of them; empty: all its outputs
+    stopped: tuple[StoppedActivity, ...] = ()  # activities that cannot succeed
     unmade: tuple[UnmadeTarget, ...] = ()  # the targets that are missing when the job is over
     submitted_at: float | None = None
     started_at: float | None = None

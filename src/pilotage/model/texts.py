@@ -100,9 +100,10 @@ def words_of_failure(message: str | None) -> str:
     return f": {first[:FAILURE_CHARACTERS_MAX]}" if first else ""
 
 
-def reopen_command(job: str, activity: str) -> str:
-    """The command that opens a stopped activity of a job again."""
-    return f"pilotage retry {job} --activity {shlex.quote(activity)}"
+def after_a_stop(job: str, activity: str) -> str:
+    """How to go on with a stopped activity: programs of the folder and the document are those of the submission."""
+    again = f"pilotage retry {job} --activity {shlex.quote(activity)}"
+    return f"mend the cause, then: {again}; if that was a program of the folder or the document, run it again: pilotage run"
 
 
 # Structs that change often: their fields are set as fast as those of a class with slots.

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from pilotage.book.fold.facts import read_tags, tags_of
+from pilotage.book.rows.activities import read_activities
 from pilotage.book.rows.derived_states import compound_state, settle
 from pilotage.book.rows.forecasts import read_forecast
 from pilotage.book.rows.rows import AttemptFacts, JobRow, NodeRow, PackageFacts, PilotRow, StageRow, StateHistogram
-from pilotage.model.answers import EndForecast, PackageWords
+from pilotage.model.answers import EndForecast, PackageWords, StoppedActivity
 from pilotage.model.events.payloads import AccessRule
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.states import FINAL_NAMES
+from pilotage.model.texts import after_a_stop
 from pilotage.ports import FoundEvent
 from pilotage.reading.views import (
     AccessView,
@@ -79,7 +81,24 @@ def job_view(row: JobRow, *, base_url: str, targets: Iterable[str] = ()) -> JobV
         targets=list(targets),
         url=f"{base_url}v1/jobs/{row.job}",
         forecast=end_forecast(row),
+        stopped=stopped_activities(row),
     )
+
+
+def stopped_activities(row: JobRow) -> list[StoppedActivity]:
+    """The activities of a job that are stopped, and how to go on."""
+    return [
+        StoppedActivity(
+            activity=name,
+            at=known.at,
+            failed_attempts=known.failed_attempts,
+            failed_packages=known.failed_packages,
+            message=known.message,
+            next_step=after_a_stop(row.job, name),
+        )
+        for name, known in read_activities(row.activities).items()
+        if known.stopped
+    ]
 
 
 def end_forecast(row: JobRow) -> EndForecast | None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from pilotage.book.statistics.statistics import Flow
-from pilotage.model.answers import EndForecast, HealedStep, PackageWords
+from pilotage.model.answers import EndForecast, HealedStep, PackageWords, StoppedActivity
 from pilotage.model.exchange.reports import Noticed
 from pilotage.model.sites.entry import SiteEntry
 
@@ -68,6 +68,7 @@ class JobView(View, frozen=True, kw_only=True):
     """A job as it is now; times are seconds since 1970, UTC, and `url` is the address of the job.
 
     `targets` are the files, or patterns of files, to make; none: all outputs. `forecast` is the last one of an unfinished job.
+    `stopped` are the activities that were stopped since they cannot succeed.
     """
 
     id: str
@@ -101,6 +102,7 @@ class JobView(View, frozen=True, kw_only=True):
     targets: list[str]
     url: str
     forecast: EndForecast | None
+    stopped: list[StoppedActivity]
 
 
 class StageView(View, frozen=True, kw_only=True):

@@ -217,7 +217,7 @@ def test_explain_says_how_to_go_on() -> None:
         small.submit(bag(30, kind("fast fit")))
         fail_all(small.pilot())
         [why] = small.explain("1.30.1").reasons
-        assert why.next_step == f"mend it, then: pilotage retry {JOB} --activity 'fast fit'"
+        assert why.next_step.startswith(f"mend the cause, then: pilotage retry {JOB} --activity 'fast fit'; ")
 
 
 def opened_again(small: Small, **more: Any) -> Accepted:
@@ -279,7 +279,7 @@ def test_what_cannot_be_opened_again_is_refused_by_name() -> None:
         assert other.message == "the activity healthy of the job j is not stopped (stopped: broken)"
         single = refusal(small, package="1.30.1")
         assert single.code == "activity-stopped"
-        assert single.next_step == "mend it, then run all of it again: pilotage retry j --activity broken"
+        assert "pilotage retry j --activity broken; " in single.next_step
         assert refusal(small, package="1.30.1", activity="broken").code == "unknown-package"
         small.ask(Kill(job=JOB))
         assert refusal(small, activity="broken").code == "job-over"

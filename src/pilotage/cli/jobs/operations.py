@@ -163,6 +163,9 @@ def release(names: tuple[str, ...], query: str | None, target: str, **more: Any)
     is_flag=True,
     help="Stop the running attempts of a PACKAGE and retry it, at another site if there is one.",
 )
+@click.option(
+    "--activity", metavar="NAME", help="Open the stopped activity NAME of a JOB again, and retry its failed packages."
+)
 @where_options(jobs=True)
 @message_option
 @json_option
@@ -172,8 +175,11 @@ def retry(names: tuple[str, ...], query: str | None, target: str, message: str, 
 
     A failed or cancelled PACKAGE starts again with a new count of attempts; with --failed, so do all failed or cancelled
     packages of a JOB. --where QUERY retries the failed and cancelled packages that it finds; with --force, all that it
-    finds. --elsewhere retries a running package. Earlier attempts stay in the book.
+    finds. --elsewhere retries a running package. --activity retries an activity that was stopped since it could not succeed;
+    --failed does so for all of them. Earlier attempts stay in the book.
     """
+    if more["activity"] is not None:
+        return _reopen(names, more, message, by_query=query is not None)
     where, server_options = QueryOptions(query, target, more["yes"]), _server_options(more)
     if more["elsewhere"]:
         for option, is_set in (("--failed", more["failed"]), ("--force", more["force"]), ("--jobs", target == "jobs")):
@@ -194,6 +200,20 @@ def retry(names: tuple[str, ...], query: str | None, target: str, message: str, 
         failed = "state in (ABORTED, CANCELLED)"  # done and running packages are left alone
         where = where._replace(query=failed if query.strip() == "all" else f"{query} and {failed}")
     return _operate("restart", names, where, server_options, message=message, precheck=_reject_done)
+
+
+def _reopen(names: Sequence[str], more: dict[str, Any], message: str, *, by_query: bool) -> int:
+    """Open a stopped activity of some jobs again."""
+    for option in ("failed", "force", "elsewhere"):
+        if more[option]:
+            raise click.UsageError(f"--activity retries the failed packages of an activity: leave out --{option}.")
+    if by_query or not names or any(parse_to_change(word).package is not None for word in names):
+        raise click.UsageError("Name the job of the activity: pilotage retry JOB --activity NAME")
+    from pilotage.model.exchange.operations import Restart
+
+    made = partial(Restart, activity=more["activity"], **({"message": message} if message else {}))
+    requests = [OperationRequest(word, word, partial(_on_job_or_package, None, made)) for word in names]
+    return _send_each("restart", requests, _server_options(more))
 
 
 # Two older commands, which `retry` with options replaces: they still work, and `--help` does not list them.

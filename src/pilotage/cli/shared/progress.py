@@ -69,6 +69,8 @@ def headline(job: str, group: FailureGroup) -> str:
 
 def cause_of(card: FailureCard) -> str:
     """The reason of the failed attempt and, if the package was given up, the cause."""
+    if card.cause == "activity-stopped":
+        return card.cause  # most of these have not failed
     parts = [part for part in (card.reason or card.exit_code, card.cause) if part]
     return ", ".join(dict.fromkeys(parts)) or "unknown"
 
@@ -131,6 +133,8 @@ def _message(message: str, indent: str) -> Iterator[str]:
 def _retry_text(card: FailureCard) -> str:
     if card.again:
         return f"it will be retried{f' at {moment(card.again_at)}' if card.again_at is not None else ''}"
+    if card.cause == "activity-stopped":
+        return "it will not be retried: its activity was stopped"
     if card.cause == "upstream":
         return "it did not run: its inputs were not made"
     return "it will not be retried automatically"
@@ -154,8 +158,16 @@ def package_label(job: str, package: str, words: PackageWords | None) -> str:
     return f"{job}/{package}" + (f" ({known})" if known else "")
 
 
+def stopped_lines(progress: Progress) -> Iterator[str]:
+    """The activities that were stopped, why, and how to go on."""
+    for each in progress.stopped:
+        yield f"stopped: {one_line(each.message)}\n"
+        yield f"  go on: {one_line(each.next_step)}\n"
+
+
 def failure_lines(progress: Progress) -> Iterator[str]:
-    """The failures of a job, grouped by cause, with the next steps."""
+    """The failures of a job, grouped by cause, with the next steps; activities that were stopped come first."""
+    yield from stopped_lines(progress)
     if not progress.failures:
         return
     yield "failures\n"

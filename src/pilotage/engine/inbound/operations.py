@@ -36,7 +36,7 @@ from pilotage.model.exchange.operations import (
     Restore,
 )
 from pilotage.model.states import RestartCause
-from pilotage.model.texts import REPLICAS_MAX, clipped, reopen_command
+from pilotage.model.texts import REPLICAS_MAX, after_a_stop, clipped
 
 _CLEARED = "a cleared job must be restored from the book first"
 
@@ -347,8 +347,7 @@ def _refuse_if_stopped(job: JobState, number: int, dotted: str) -> None:
     if is_stopped(job, number):
         activity = template_of(job, number).activity
         message = f"the activity {activity} of {dotted} was stopped: {job.activities.stopped[activity].message}"
-        hint = f"mend it, then run all of it again: {reopen_command(job.id, activity)}"
-        raise _Refusal("activity-stopped", message, subject=dotted, next_step=hint)
+        raise _Refusal("activity-stopped", message, subject=dotted, next_step=after_a_stop(job.id, activity))
 
 
 def _refuse_if_not_missed(job: JobState, operation: Remake) -> None:

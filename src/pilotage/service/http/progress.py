@@ -28,7 +28,7 @@ from pilotage.model.states import ADOPTED, FINAL_NAMES, MADE_BEFORE, UNDECLARED,
 from pilotage.ports import StoreError
 from pilotage.reading.access import Principal
 from pilotage.reading.packages import ShownPackage
-from pilotage.reading.view_builders import end_forecast
+from pilotage.reading.view_builders import end_forecast, stopped_activities
 from pilotage.service.errors import Unpublished
 from pilotage.service.http.backend import JobBackend
 from pilotage.service.http.services import Services
@@ -254,6 +254,7 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
         undeclared=_undeclared(services, row),
         given_up=_given_up(row),
         targets=services.targets.of(row),
+        stopped=tuple(stopped_activities(row)),
         unmade=_unmade(services, row),
         submitted_at=row.submitted_at,
         started_at=row.started_at,
@@ -390,7 +391,7 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
             facts = found.facts
             kind = _kind(facts) if facts is not None else ("job",)
             count, first = groups.get(kind, (0, found))
-            groups[kind] = (count + 1, first)
+            groups[kind] = (count + 1, found if _tells_more(found, than=first) else first)
             looked += 1
         # Packages that only waited for a failed one come last: the others are the cause.
         ordered = sorted(groups.items(), key=lambda each: (each[0][0] == "upstream", -each[1][0]))
@@ -404,6 +405,16 @@ def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
 
     mark = (row.epoch, row.aborted, row.state)
     return services.answer_cache.cached(f"failures {row.job}", mark, group, phase=_end(row))
+
+
+def _tells_more(package: ShownPackage, *, than: ShownPackage) -> bool:
+    """Whether a package is the better example: an attempt of it failed, and none of the other."""
+    return _has_message(package) and not _has_message(than)
+
+
+def _has_message(package: ShownPackage) -> bool:
+    facts = package.facts
+    return facts is not None and any(each.exit_message for each in facts.attempts.values())
 
 
 def _end(row: JobRow) -> float | None:
@@ -426,6 +437,8 @@ def _looked_through(services: Services, row: JobRow, text: str) -> Iterator[Show
 def _kind(facts: PackageFacts) -> tuple[object, ...]:
     """Failures with the same key count as alike."""
     last = facts.attempts.get(facts.attempt or 0)
+    if facts.cause == "activity-stopped":
+        return facts.cause, facts.activity
     if facts.cause == "upstream" or last is None:
         return (facts.cause,)
     reason = last.reason or last.lost_reason
