@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +16,7 @@ from pilotage.cli.shared.job_names import (
     package_number,
     parse_to_change,
 )
+from pilotage.cli.shared.options import CONFIRMED_ABOVE, message_option, names_argument, where_options
 from pilotage.cli.shared.output import emit, one_line, plural, print_message
 from pilotage.cli.shared.server import (
     JobOrPackage,
@@ -33,50 +34,6 @@ from pilotage.model.texts import size_text
 if TYPE_CHECKING:
     from pilotage.client import Server
     from pilotage.model.exchange.operations import Accepted, AnyOperation, LineFiles, OperatedOn, OperationOn
-
-
-# Arguments that these commands share: names or a query, and a message.
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-CONFIRMED_ABOVE = 100
-"""An operation on more jobs or packages than this needs a confirmation."""
-
-
-def where_options(*, jobs: bool) -> Callable[[Decorated], Decorated]:
-    """`--where`, which replaces names; also `--jobs` if the command works on whole jobs."""
-
-    def decorate(command: Decorated) -> Decorated:
-        command = click.option(
-            "--yes", is_flag=True, help=f"Do not ask for confirmation, even for more than {CONFIRMED_ABOVE}."
-        )(command)
-        if jobs:
-            command = click.option("--jobs", "target", flag_value="jobs", help="Let QUERY find whole jobs.")(command)
-            command = click.option(
-                "--packages",
-                "target",
-                flag_value="packages",
-                default="packages",
-                help="Let QUERY find packages. [default]",
-            )(command)
-        return click.option(
-            "--where",
-            "query",
-            metavar="QUERY",
-            help="Act on everything that QUERY finds, such as 'state=RUNNING and site=lyon'.",
-        )(command)
-
-    return decorate
-
-
-def message_option(command: Decorated) -> Decorated:
-    """`--message`."""
-    return click.option("--message", default="", metavar="TEXT", help="Record TEXT in the book as the reason.")(command)
-
-
-def names_argument(*, name: str) -> Callable[[Decorated], Decorated]:
-    """The names of jobs or packages."""
-    return click.argument("names", nargs=-1, metavar=f"[{name}]...")
 
 
 _DONE = {

@@ -147,3 +147,45 @@ class WholeHelp(click.Group):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+# Arguments of the commands that control jobs: names or a query, and a message.
+
+CONFIRMED_ABOVE = 100
+"""An operation on more jobs or packages than this needs a confirmation."""
+
+
+def where_options(*, jobs: bool) -> Callable[[Decorated], Decorated]:
+    """`--where`, which replaces names; also `--jobs` if the command works on whole jobs."""
+
+    def decorate(command: Decorated) -> Decorated:
+        command = click.option(
+            "--yes", is_flag=True, help=f"Do not ask for confirmation, even for more than {CONFIRMED_ABOVE}."
+        )(command)
+        if jobs:
+            command = click.option("--jobs", "target", flag_value="jobs", help="Let QUERY find whole jobs.")(command)
+            command = click.option(
+                "--packages",
+                "target",
+                flag_value="packages",
+                default="packages",
+                help="Let QUERY find packages. [default]",
+            )(command)
+        return click.option(
+            "--where",
+            "query",
+            metavar="QUERY",
+            help="Act on everything that QUERY finds, such as 'state=RUNNING and site=lyon'.",
+        )(command)
+
+    return decorate
+
+
+def message_option(command: Decorated) -> Decorated:
+    """`--message`."""
+    return click.option("--message", default="", metavar="TEXT", help="Record TEXT in the book as the reason.")(command)
+
+
+def names_argument(*, name: str) -> Callable[[Decorated], Decorated]:
+    """The names of jobs or packages."""
+    return click.argument("names", nargs=-1, metavar=f"[{name}]...")
