@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.stores.places import Place as StorePlace
 from tests.conformance.stores.places import bucket_place
 from tests.conformance.stores.places import place_in as store_in
-from tests.kit.real_runs import place_in
+from tests.kit.real_runs import place_in, wait_until
 
 DOCUMENT = """\
 pilotage: 1
@@ -90,3 +90,31 @@ def test_a_storage_that_cannot_be_reached_is_named_and_the_job_is_done_all_the_s
         (tmp_path / "there").unlink()
         place.run("provenance", "keep", job)
         assert list((tmp_path / "there").rglob("*.segment"))
+
+
+def test_two_services_with_one_store_write_in_turns_and_every_record_is_there(tmp_path: Path) -> None:
+    settings = SETTINGS.format(storage=f"file://{tmp_path}/there")
+    settings = settings.replace("[provenance]\n", "[provenance]\nrecorded_after_seconds = 1\n")
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pilotage.toml").write_text(settings)
+        (tmp_path / name / "in.txt").write_text("words\n")
+    with place_in(tmp_path / "one") as one, place_in(tmp_path / "two") as two:
+        jobs = []
+        for place in (one, two):
+            place.document(DOCUMENT)
+            place.run("serve", "--background", "--port", "0")
+            jobs.append(place.told("run")["job"])
+            if place is one:
+                place.run("provenance", "keep", jobs[0])
+        wait_until(lambda: "another folder writes" in two.run("status", jobs[1]).stdout, "the trouble")
+        assert str(tmp_path / "one") in two.run("status", jobs[1]).stdout
+        refused = two.run("provenance", "keep", jobs[1], code=3)
+        assert "pilotage provenance take-over" in refused.stderr
+        one.run("serve", "--stop")
+        wait_until(lambda: "trouble" not in two.run("status", jobs[1]).stdout, "the record")
+        listed = two.told("provenance", "list")["records"]
+        assert sorted((each["job"], each["position"]) for each in listed) == sorted(zip(jobs, (1, 2), strict=True))
+        two.run("serve", "--stop")
+        one.run("provenance", "take-over")
+        assert one.run("provenance", "fsck").stderr == "sound\n"

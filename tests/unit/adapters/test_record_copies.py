@@ -49,7 +49,7 @@ def copies(store: Cut, tmp_path: Path) -> PackCopies:
 
 
 def objects(tmp_path: Path) -> list[Path]:
-    return sorted(path for path in (tmp_path / "copies").rglob("*") if path.is_file())
+    return sorted(path for path in (tmp_path / "copies").glob("0*/*") if path.is_file())
 
 
 @contextmanager

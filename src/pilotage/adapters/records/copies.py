@@ -1,8 +1,9 @@
 """A copy of the packs of records in a store: each commit adds what it appended, verified, before anybody sees the records.
 
-    000001/000000000000-000000004711-SHA256.segment    those bytes of the pack, named by their content
-    000001/000000004711.complete                       so many bytes are the whole pack: a later one followed
-    000001/removed                                     the pack was rewritten: it is not missing
+    000001/000000000000-000000004711-SHA256-000007.segment    those bytes of the pack, named by their content, of the seventh writer
+    000001/000000004711.complete                              so many bytes are the whole pack: a later one followed
+    000001/removed                                            the pack was rewritten: it is not missing
+    writers/000007                                            which folder writes
 
 A folder that lost packs, or all of them, gets them back from there when it is opened.
 """
@@ -17,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pilotage.adapters.records.copy_writers import CopyWriters
 from pilotage.model.errors import PilotageError
 from pilotage.model.locators import locator_below, shown_locator
 from pilotage.ports.records import Damage, NoRecords, RecordStoreError
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 REMOVED = "removed"
 
-_SEGMENT = re.compile(r"([0-9]{6})/([0-9]{12})-([0-9]{12})-([0-9a-f]{64})\.segment")
+_SEGMENT = re.compile(r"([0-9]{6})/([0-9]{12})-([0-9]{12})-([0-9a-f]{64})(?:-([0-9]{6,12}))?\.segment")
 _COMPLETE = re.compile(r"([0-9]{6})/([0-9]{12})\.complete")
 _MARK = re.compile(rf"([0-9]{{6}})/{REMOVED}")
 _PIECE_BYTES = 2**20
@@ -57,6 +59,7 @@ class Segment(NamedTuple):
     end: int
     sha256: str
     locator: str
+    writer: int = 0  # the number of the claim under which it was written
 
 
 class Listing(NamedTuple):
@@ -75,10 +78,12 @@ class Listing(NamedTuple):
 class PackCopies:
     """The copies of the packs of one folder. Every method raises `RecordStoreError`."""
 
-    def __init__(self, store: Store, url: str) -> None:
-        """Take a store and the locator of a folder in it."""
+    def __init__(self, store: Store, url: str, *, takes_over: bool = False) -> None:
+        """Take a store and the locator of a folder in it; `takes_over`: from another folder that still claims to write there."""
         self._store = store
         self._url = url.rstrip("/")
+        self._writers = CopyWriters(store, self._url)
+        self._takes_over = takes_over
         self._covered: dict[int, int] = {}  # by pack, as far as this process has verified copies
         self._complete: set[int] = set()  # packs that are marked as such
 
@@ -92,7 +97,7 @@ class PackCopies:
         for locator in names:
             name = locator.removeprefix(f"{self._url}/")
             if (parts := _SEGMENT.fullmatch(name)) is not None:
-                segment = Segment(int(parts[2]), int(parts[3]), parts[4], locator)
+                segment = Segment(int(parts[2]), int(parts[3]), parts[4], locator, int(parts[5] or 0))
                 found.setdefault(int(parts[1]), []).append(segment)
             elif (parts := _COMPLETE.fullmatch(name)) is not None:
                 complete[int(parts[1])] = int(parts[2])
@@ -103,6 +108,21 @@ class PackCopies:
         for pack, size in complete.items():
             ends[pack] = max(ends.get(pack, 0), size)
         return Listing(chains, ends, frozenset(complete), frozenset(removed))
+
+    # --- who writes ---
+
+    def claim(self, folder: Path) -> None:
+        """Write for a folder from now on. Raises `RecordStoreError` while another one does."""
+        with self._errors():
+            self._writers.claim(folder, takes_over=self._takes_over)
+
+    def release(self) -> None:
+        """Let another folder write."""
+        self._writers.release()
+
+    def _refuse_displaced(self) -> None:
+        with self._errors():
+            self._writers.refuse_displaced()
 
     # --- bringing packs back ---
 
@@ -164,7 +184,8 @@ class PackCopies:
         self.copy(packs)
 
     def copy(self, packs: Packs) -> None:
-        """Copy what was appended since the last time, and verify it."""
+        """Copy what was appended since the last time, and verify it. Raises `RecordStoreError` if another folder writes by now."""
+        self._refuse_displaced()
         numbers = packs.numbers()
         for pack in numbers:
             size = packs.size(pack)
@@ -175,6 +196,7 @@ class PackCopies:
             if pack != numbers[-1] and pack not in self._complete:
                 self._mark(f"{pack:06}/{size:012}.complete")
                 self._complete.add(pack)
+        self._refuse_displaced()  # who claims now lists what was put
 
     def _put(self, path: Path, pack: int, start: int, end: int) -> None:
         sha256 = _digest(path, start, end)
@@ -182,7 +204,8 @@ class PackCopies:
             for piece in _pieces(path, start, end):
                 draft.write(piece)
             draft.flush()
-            self._put_file(draft.name, f"{pack:06}/{start:012}-{end:012}-{sha256}.segment", sha256)
+            name = f"{start:012}-{end:012}-{sha256}-{self._writers.number:06}.segment"
+            self._put_file(draft.name, f"{pack:06}/{name}", sha256)
 
     def _put_file(self, source: str, name: str, sha256: str) -> None:
         locator = self._locator(name)
@@ -201,6 +224,7 @@ class PackCopies:
 
     def remove(self, pack: int) -> None:
         """Remove the copy of a pack that was rewritten."""
+        self._refuse_displaced()
         self._mark(f"{pack:06}/{REMOVED}")
         with self._errors():
             for each in [each.locator for each in self._store.list(self._locator(f"{pack:06}"))]:
@@ -264,8 +288,8 @@ class PackCopies:
 
 
 def _chain(segments: Sequence[Segment]) -> list[Segment]:
-    """The segments that follow one another from the beginning; of those that begin at one place, the longest."""
-    longest = {each.start: each for each in sorted(segments)}
+    """The segments that follow one another from the beginning; of those that begin at one place, the longest of the last writer."""
+    longest = {each.start: each for each in sorted(segments, key=lambda each: (each.writer, each.end))}
     found, at = [], 0
     while at in longest and longest[at].end > at:
         found.append(longest[at])

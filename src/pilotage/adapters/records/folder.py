@@ -84,7 +84,13 @@ class FolderRecords:
         self._writes = writes
         self._guard = threading.RLock()
         self._copies = copies
-        self._packs = PackFiles(folder / "packs", writes=writes, read_part=self._content, copies=copies)
+        self._packs = PackFiles(
+            folder / "packs",
+            writes=writes,
+            read_part=self._content,
+            copies=copies,
+            before_append=self._refuse_displaced,
+        )
         self._marks = DamageMarks(folder / "damaged")
         self._pending: dict[bytes, Item] = {}
         self._pending_bytes = 0
@@ -101,6 +107,7 @@ class FolderRecords:
             try:
                 if writes:
                     if copies is not None:
+                        copies.claim(folder)
                         copies.restore(self._packs)
                     self._open_to_write()
                     if copies is not None:
@@ -122,9 +129,22 @@ class FolderRecords:
             self._unlock()
 
     def _unlock(self) -> None:
+        if self._writes and self._copies is not None:
+            self._copies.release()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def _refuse_displaced(self) -> None:
+        """Raise `OSError` if the lock is another file by now, such as of a folder that was put in place of this one."""
+        try:
+            there, here = (self._folder / "lock").stat(), os.fstat(self._lock)
+            if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino):
+                return
+        except FileNotFoundError:
+            pass
+        self._packs.broken = "its lock was taken away, and another process may write there"
+        raise OSError(self._packs.broken)
 
     # --- writing ---
 
@@ -522,6 +542,16 @@ class FolderRecords:
                     f"{each.what}: nothing is removed from a damaged store", subject=each.place, next_step=SEE_ALL
                 )
         return found
+
+
+def bring_back(folder: Path, copies: PackCopies) -> None:
+    """Bring the packs of a store into a folder, verified, for reading: whoever writes them is not disturbed."""
+    make_closed(folder / "packs")
+    packs = PackFiles(folder / "packs", writes=True, read_part=lambda _: b"")
+    try:
+        copies.restore(packs)
+    finally:
+        packs.close()
 
 
 def _locked(file: Path) -> int:

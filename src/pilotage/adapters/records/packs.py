@@ -67,10 +67,17 @@ class PackFiles:
     """The files of a folder of packs; a writer appends to the last."""
 
     def __init__(
-        self, folder: Path, *, writes: bool, read_part: Callable[[bytes], bytes], copies: PackCopies | None = None
+        self,
+        folder: Path,
+        *,
+        writes: bool,
+        read_part: Callable[[bytes], bytes],
+        copies: PackCopies | None = None,
+        before_append: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take the folder, and where copies of its packs are; `read_part` finds dictionaries."""
+        """Take the folder, and where copies of its packs are; `read_part` finds dictionaries, and `before_append` refuses to write."""
         self.folder = folder
+        self._before_append = before_append
         self._copies = copies
         self.dictionary = b""  # with which blocks are compressed from now on
         self.written: list[Written] = []
@@ -130,6 +137,7 @@ class PackFiles:
         """Append blocks, not yet synced; on a fault the pack is as it was."""
         if self.broken:
             raise OSError(f"{self.broken}: open the folder again, which reads what the disk has")
+        self._before_append()
         pack, end, key, before = self._pack, self._end, self._key, len(self.written)
         try:
             for block in _blocks(items):

@@ -35,8 +35,8 @@ def open_records(state: Path, *, writes: bool = False, copies: PackCopies | None
     return FolderRecords(state / RECORDS_FOLDER, writes=writes, copies=copies)
 
 
-def copies_of(settings: Settings, *, url: str = "") -> PackCopies | None:
-    """Where copies of records are: at a URL, else as the settings say. Raises `RecordStoreError`."""
+def copies_of(settings: Settings, *, url: str = "", takes_over: bool = False) -> PackCopies | None:
+    """Where copies of records are: at a URL, else as the settings say; perhaps taken over from another folder. Raises `RecordStoreError`."""
     from pilotage.adapters.records.copies import PackCopies
     from pilotage.app.store_registry import open_stores
     from pilotage.model.errors import PilotageError
@@ -46,7 +46,7 @@ def copies_of(settings: Settings, *, url: str = "") -> PackCopies | None:
     if not place:
         return None
     try:
-        return PackCopies(open_stores(settings).find(place).store, place)
+        return PackCopies(open_stores(settings).find(place).store, place, takes_over=takes_over)
     except PilotageError as fault:
         raise RecordStoreError(
             f"provenance.storage cannot be used: {fault.what}", subject=fault.subject, next_step=fault.next_step
@@ -56,11 +56,12 @@ def copies_of(settings: Settings, *, url: str = "") -> PackCopies | None:
 def fetch_records(settings: Settings, url: str, folder: Path) -> None:
     """Bring the records of a store into an empty folder, verified, from which they can be read."""
     with extra("provenance", purpose="to read records of jobs"):
-        from pilotage.adapters.records.folder import FolderRecords
+        from pilotage.adapters.records.folder import FolderRecords, bring_back
     copies = copies_of(settings, url=url)
     assert copies is not None
     copies.refuse_empty()
-    FolderRecords(folder, copies=copies).close()
+    bring_back(folder, copies)
+    FolderRecords(folder).close()
 
 
 def open_records_for(settings: Settings, state: Path) -> OpenRecords | None:
@@ -117,6 +118,25 @@ def _opened(settings: Settings, *, writes: bool) -> Iterator[RecordStore]:
         yield store
     finally:
         store.close()
+
+
+def take_over(settings: Settings) -> str:
+    """Let the records of this folder be copied to the store of the settings from now on, whichever folder was before; its URL.
+
+    Raises `RecordStoreError`, also where the folder has other records than the store.
+    """
+    from pilotage.ports.records import RecordStoreError
+    from pilotage.service.announcement import refuse_second
+
+    copies = copies_of(settings, takes_over=True)
+    if copies is None:
+        raise RecordStoreError(
+            "these settings name no store for a copy of the records", next_step="set provenance.storage"
+        )
+    state = state_folder(settings, folder=Path.cwd())
+    refuse_second(state)
+    open_records(state, writes=True, copies=copies).close()
+    return settings.provenance.storage
 
 
 def find_damage(settings: Settings) -> Iterator[Damage]:

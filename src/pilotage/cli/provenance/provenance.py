@@ -9,7 +9,7 @@ from pilotage.cli.provenance.export import export_record, import_record
 from pilotage.cli.provenance.find import find, index
 from pilotage.cli.provenance.rerun import rerun
 from pilotage.cli.provenance.show import annotate, keep, list_records, show
-from pilotage.cli.provenance.storage import delete, fsck, gc
+from pilotage.cli.provenance.storage import delete, fsck, gc, take_over
 from pilotage.cli.provenance.trace import trace
 from pilotage.cli.shared.options import WholeHelp
 
@@ -33,6 +33,7 @@ for _command in (
     list_records,
     rerun,
     show,
+    take_over,
     trace,
 ):
     provenance.add_command(_command)

@@ -78,6 +78,18 @@ def gc(*, dry_run: bool, as_json: bool) -> None:
         )
 
 
+@click.command("take-over")
+def take_over() -> None:
+    """Write the copy of the records in a store from this folder, in place of another one.
+
+    For a store that a service claims that is gone for good, such as with its computer. If it still runs, it stores no records from then
+    on and says so. Stop the service of this folder first.
+    """
+    from pilotage.app.provenance.records import take_over as take
+
+    print_message(f"the copy in {take(_settings())} is written from this folder from now on")
+
+
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
 @json_option
