@@ -77,6 +77,17 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     event: _NodeEvent
 
 
+class _OfJob(msgspec.Struct, frozen=True, kw_only=True):
+    job: str | None = None
+
+
+class _EventOfJob(msgspec.Struct, frozen=True, kw_only=True):
+    event: _OfJob
+
+
+_event_of = msgspec.json.Decoder(_EventOfJob).decode
+
+
 class Extra(NamedTuple):
     """A part that is in no dump: a log, a core file, a small output."""
 
@@ -154,10 +165,15 @@ def assemble(
 
 
 def verify(record: JobRecord, read_part: Callable[[str], bytes]) -> None:
-    """Raise `NotADump` unless the parts of a record are the whole life of its job; and what `read_part` raises."""
+    """Raise `NotADump` unless the parts of a record are the whole life of its job, and of no other; and what `read_part` raises."""
     dump = _Dump(record.job, lambda _, content: hashlib.sha256(content).hexdigest(), ())
     for line in dump_of(record, read_part):
-        dump.take(line)
+        try:
+            if line.startswith(_EVENT) and _event_of(line).event.job != record.job:
+                raise dump.fault("it has an event of another job")
+            dump.take(line)
+        except (msgspec.DecodeError, RecursionError) as fault:
+            raise dump.fault(f"a line cannot be read: {fault}") from None
     dump.finish()
 
 

@@ -15,7 +15,7 @@ def verify_foreign(record: JobRecord, read_part: Callable[[str], bytes]) -> Hist
     try:
         history = history_of(record, read_part)
         next(history.packages(), None)
-    except UnreadableRecord as fault:
+    except (UnreadableRecord, RecursionError) as fault:
         raise NotADump(f"the record cannot be understood: {fault}", subject=f"job {record.job}") from None
     job = history.job
     told = (job.owner, job.name, job.state, job.tags, job.submitted_at, job.ended_at)

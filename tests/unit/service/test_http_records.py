@@ -218,3 +218,18 @@ def test_the_newest_record_of_a_name_is_found_by_whoever_may_read_it(client: Cli
 
     assert found("ann", "name=n") == found("bob", "name=n") == ["n-abcdef"]
     assert found("eve", "name=n") == found("bob", "name=n&owner=bob") == found("ann", "name=other") == []
+
+
+def test_a_record_that_another_user_shares_does_not_stand_before_ones_own_of_the_same_name(
+    client: Client, tmp_path: Path
+) -> None:
+    own = JobRecord(
+        version=RECORD_VERSION, job="n-abcdef", revision=1, owner="ann", name="n", state="DONE", made_at=1.0, submitted_at=5.0
+    )  # fmt: skip
+    rules = (AccessRule(principal="ann", rights=("read",)),)
+    forged = msgspec.structs.replace(own, job="n-zzzzzz", owner="eve", access=rules, submitted_at=9.0)
+    with closing(FolderRecords(tmp_path / "records")) as store:
+        store.commit([own, forged])
+    for query, job in (("name=n", "n-abcdef"), ("name=n&owner=eve", "n-zzzzzz")):
+        [found] = asked(client, "GET", f"/v1/records?{query}").json()["records"]
+        assert found["job"] == job

@@ -171,3 +171,61 @@ def test_tokens_of_attempts_and_sites_see_no_records(client: Client, user: str) 
 def test_a_job_may_have_any_name(client: Client) -> None:
     assert record_of(client, "feeds", "ann")["job"] == "feeds"
     assert asked(client, "GET", "/v1/records/feeds").json()["record"]["job"] == "feeds"
+
+
+def life_log(client: Client, record: dict[str, Any], *, user: str = "eve") -> list[bytes]:
+    """The lines of the life log of a record."""
+    [log] = [part for part in record["parts"] if part["kind"] == "life-log"]
+    path = f"/v1/records/{record['job']}/parts/{log['sha256']}"
+    lines: list[bytes] = asked(client, "GET", path, user=user).content.splitlines(keepends=True)
+    return lines
+
+
+def sent_with(client: Client, record: dict[str, Any], lines: list[bytes]) -> Any:
+    """Upload a record with another life log; the answer to its last part."""
+    content = b"".join(lines)
+    part = part_of(content, kind="life-log", name="events-1.jsonl")
+    assert put(client, record | {"parts": [part]}).status_code == 200
+    return asked(client, "PUT", f"/v1/records/k/parts/{part['sha256']}", user="eve", content=content)
+
+
+def forged_logs(lines: list[bytes]) -> dict[str, list[bytes]]:
+    """Life logs that no service would write."""
+    header, first, *rest = lines
+    alien = first.replace(b'"job":"k"', b'"job":"j"')
+    return {
+        "events of another job, too": [header, first, alien.replace(b'"n":1,', b'"n":901,'), *rest],
+        "of another job alone": [header, alien, *rest],
+        "deep nesting in an event": [header, first, b'{"event":' + b"[" * 100_000 + b"\n"],
+        "deep nesting in the header": [b"[" * 100_000 + b"\n", first, *rest],
+        "deep nesting in the data": [header, first.replace(b'"data":{', b'"data":{"x":' + b"[" * 100_000)],
+        "an event twice": [header, first, first, *rest],
+        "an end in the middle": [header, b'{"end":true,"contents":0,"events":0,"sha256":""}\n', first, *rest],
+        "no events": [header],
+        "nothing": [b""],
+        "a number without end": [header, first.replace(b'"received":', b'"received":1e999,"received":')],
+        "a time that cannot be": [header, first.replace(b'"received":', b'"received":-1e308,"x":')],
+        "an object for a text": [header, first.replace(b'"job":"k"', b'"job":{"a":1}'), *rest],
+        "a zero in a name": [header, first.replace(b'"owner":"eve"', b'"owner":"e\\u0000ve"'), *rest],
+        "an unregistered job": [header, *rest],
+    }
+
+
+def test_forged_life_logs_are_refused_and_leave_nothing_that_can_be_seen(client: Client, other: Client) -> None:
+    record = record_of(client, "k", "eve")
+    recorded(other)
+    before = asked(other, "GET", "/v1/records/j").json()
+    for what, lines in forged_logs(life_log(client, record)).items():
+        answer = sent_with(other, record, lines)
+        assert answer.status_code == 400, (what, answer.text)
+        assert answer.json()["error"]["code"] == "bad_record", what
+        assert asked(other, "GET", "/v1/records/k", user="eve").status_code == 404, what
+    assert asked(other, "GET", "/v1/records/j").json() == before
+    assert asked(other, "GET", "/v1/records").json()["records"] == [before["revisions"][0]]
+    assert send(other, client, record).json()["state"] == "committed", "the true one is taken"
+
+
+def test_a_job_that_was_submitted_in_the_future_is_refused(client: Client) -> None:
+    record = {"version": 1, "job": "k", "revision": 1, "owner": "eve", "name": "n", "state": "DONE", "made_at": 1.0}
+    answer = put(client, record | {"submitted_at": 4e9})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed")

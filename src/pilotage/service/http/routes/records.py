@@ -158,7 +158,10 @@ async def find_records(
     def answer() -> RecordsView:
         store, of = keeping.store(), owner or request.user.user
         if name:
-            newest = store.newest(name, readable=lambda record: _may_use(request.user, record, owner))
+            # Who shares a record with you does not put it before your own.
+            newest = store.newest(name, readable=lambda record: record.owner == of) or store.newest(
+                name, readable=lambda record: _may_use(request.user, record, owner)
+            )
             return RecordsView(records=store.revisions(newest.job)[-1:] if newest is not None else [])
         found = store.find(owner=of, submitted_from=submitted_from, submitted_before=submitted_before or TIME_MAX)
         if of != request.user.user and ANY_OWNER not in request.user.scopes:
@@ -366,7 +369,7 @@ def _decoded(content: bytes, job: str, *, now: float) -> JobRecord:
         raise Malformed(f"the body is not a record: {fault}") from None
     if record.job != job or JOB_ID.fullmatch(job) is None:
         raise Malformed("the record is of another job", expected=job[:64], got=record.job[:64])
-    if max(record.made_at, record.heard_at) > now + FOREIGN_AHEAD_SECONDS:
+    if max(record.made_at, record.heard_at, record.submitted_at or 0.0) > now + FOREIGN_AHEAD_SECONDS:
         raise Malformed(
             "the record is of the future", subject=f"job {job}", next_step="compare the clocks of both services"
         )
