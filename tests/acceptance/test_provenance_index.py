@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from pilotage.adapters.record_index.sqlite import SqliteRecordIndex
 from pilotage.adapters.records.folder import FolderRecords
+from pilotage.app.service.credentials import tokens_of
 from pilotage.model.events.payloads import AccessRule
 from pilotage.model.records import RECORD_VERSION, Annotation, JobRecord
+from pilotage.model.settings.settings import Settings
 from pilotage.ports.record_index import RecordEntry
 from pilotage.provenance.index.attributes import DEFAULT
+from pilotage.service.announcement import find_service
 from tests.kit.real_runs import Place, place_in, wait_until
 
 RECORDS = 80
@@ -173,3 +180,59 @@ def _ask_a_small_index(place: Place, one: Place) -> None:
     second = place.begin("provenance", "index", "--config", "index.toml")
     assert "another process" in place.ended(second, code=2).stderr
     stop(place, process)
+
+
+def answered(url: str, token: str, *, method: str = "GET", body: bytes | None = None) -> tuple[int, Any]:
+    """What a server answers to a request that is made by hand."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    asked = urllib.request.Request(url, data=body, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.loads(refused.read())
+
+
+def signed_tokens(folder: Path) -> list[str]:
+    """Tokens of a pilot and of the agent of a site, for another user, as a service with this state folder signs them."""
+    tokens = tokens_of(folder, Settings())
+    return [tokens.for_pilot("lyon", user="ada"), tokens.for_site_agent("lyon", user="ada")]
+
+
+def test_requests_by_hand_get_nothing_that_their_token_does_not_allow(place: Place, tmp_path: Path) -> None:
+    with storage(tmp_path, "one") as one:
+        process = place.begin(
+            "provenance", "index", "--folder", "open", "--storage", str(one.folder), "--poll-seconds", "0.1"
+        )
+        assert process.stdout is not None
+        index = process.stdout.readline().split()[-1]
+        wait_until(lambda: positions(place.folder / "open") == {str(one.folder): RECORDS + 2}, "the feed")
+        own = (place.folder / "open/token").read_text().strip()
+        query = f"{index}/v1/records/find?query=owner%3Dada&limit=1000"
+        status, found = answered(query, own)
+        assert (status, len(found["records"])) == (200, RECORDS - 1)
+        of_storage = (one.state / "token").read_text().strip()
+        for token in ("", "x", of_storage, own[:-1], *signed_tokens(one.state)):
+            status, found = answered(query, token)
+            assert (status, "records" in found) == (401, False)
+        for token in signed_tokens(place.folder / "open"):  # ada's, but for her pilots alone
+            for path in (query, f"{index}/v1/index"):
+                status, found = answered(path, token)
+                assert (status, found["error"]["code"]) == (403, "forbidden")
+        for method in ("PUT", "POST", "DELETE"):
+            status, found = answered(f"{index}/v1/records/one0", own, method=method, body=b"{}")
+            assert (status, found["error"]["code"]) == (400, "bad_parameter")
+        service = find_service(one.state)
+        assert service is not None
+        record = msgspec.json.encode(
+            JobRecord(version=RECORD_VERSION, job="k", revision=1, owner="ada", name="k", state="DONE", made_at=1.0)
+        )
+        feed = msgspec.json.encode({"name": "spy"})
+        for token, expected in (("", 401), (own, 401), *((each, 403) for each in signed_tokens(one.state))):
+            assert answered(f"{service.url}/v1/records/k", token, method="PUT", body=record)[0] == expected
+            assert answered(f"{service.url}/v1/records/one0", token)[0] in (401, 403, 404)
+            assert answered(f"{service.url}/v1/feeds", token, method="POST", body=feed)[0] == expected
+            assert answered(f"{service.url}/v1/feeds/index", token)[0] == expected
+        assert answered(f"{service.url}/v1/records/k", of_storage, method="PUT", body=record[:-1])[0] == 400
+        assert answered(f"{service.url}/v1/records/one0", of_storage)[1]["record"]["owner"] == "ada"
+        stop(place, process)
