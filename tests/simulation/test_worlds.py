@@ -24,7 +24,7 @@ FILE_WORLDS = 50
 CHUNKS = 4
 FILE_CHUNKS = 2
 FIRED_MIN = 20  # over all worlds, and something came of it: so each chunk has its share
-FILE_FIRED_MIN = 5  # as in the other worlds: in all chunks, if each has its share
+FILE_FIRED_MIN = 5  # in each chunk
 
 KEPT = Path(__file__).with_name("worlds")
 KEPT_BYTES_MAX = 200_000
@@ -40,6 +40,7 @@ WORLDS_THAT_FOUND_BUGS: dict[str, str] = {
     "seed-248": "a reservation of a replica that was released made room in its category",
     "seed-250": "a late copy of an old message told a service that had just started that something had stopped",
     "seed-300": "a package that had failed as often as it may got a replica",
+    "seed-1015": "packages waited for ever for space at one site, though they could run at others",
     "seed-1103": "the wish of a second job of the same owner to keep a file was not recorded",
     "seed-1119": "packages waited for ever for space that files of packages took which could only run after them",
     "seed-1161": "a package with a silent attempt made room for another one at the limit of its owner",
@@ -97,7 +98,7 @@ def test_files_come_once_stay_while_they_are_needed_and_outputs_are_stored(
         fired.update(result.fired)
     struck = {kind: fired[kind] for kind in FILE_KINDS}
     tell(f"faults of files in {FILE_WORLDS // FILE_CHUNKS} worlds: {struck}")
-    assert min(struck.values()) * FILE_CHUNKS >= FILE_FIRED_MIN
+    assert min(struck.values()) >= FILE_FIRED_MIN
 
 
 def test_every_world_has_packages_and_sites_enough() -> None:

@@ -156,6 +156,11 @@ class Placement:
             queue.unfit.discard(site.index)
             del self._queues.at[site].unfit[queue]
 
+    def reopen_for(self, site: SiteState, queue: QueueClass) -> None:
+        """Allow one class again at a site where its reservations failed."""
+        self._queues.at[site].unfit.pop(queue, None)
+        queue.unfit.discard(site.index)
+
     def free(self, site: SiteState, shape: int) -> None:
         """One less."""
         self._queues.may_bind = True
@@ -310,6 +315,10 @@ class Placement:
         """The sites where a class may be reserved now; sites it avoids only if there are no others."""
         fit = [site for site in self.possible_sites(queue) if site.index not in queue.unfit]
         return [site for site in fit if site.name not in queue.avoid] or fit
+
+    def takes_one_more(self, site: SiteState, queue: QueueClass) -> bool:
+        """Whether a package of a class may be reserved at a site now: it is awake, allows the class, and has room."""
+        return site.index in self._by_index and self.pool(queue).status[site.index] == CANDIDATE
 
     def has_room(self, site: SiteState, shape: int) -> bool:
         """Whether one more package may be reserved there."""

@@ -13,6 +13,7 @@ from pilotage.model.exchange.operations import (
     AnySiteOperation,
     Drop,
     FetchFile,
+    Hold,
     Kill,
     PinFiles,
     PurgeFiles,
@@ -27,7 +28,7 @@ from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetche
 from pilotage.model.jobs.file_plan import Wish
 from pilotage.service.messages import SiteOperationRequest
 from tests.kit.small_engine import JOB, Agent, Small, differences
-from tests.kit.small_plans import bag, chain, plan, site, stage, with_files
+from tests.kit.small_plans import bag, chain, kind, plan, site, stage, with_files
 
 A, B, C = "s3://store/a", "s3://store/b", "s3://store/c"
 SHA, OTHER = "a" * 64, "b" * 64
@@ -335,6 +336,90 @@ def test_many_packages_without_space_hold_their_job() -> None:
         small.run_all(turns=8)
         held = [each.event.package for each in small.book if each.event.type == "Held"]
         assert held == ["1.2.1", "1.3.1", None]
+
+
+def kept_at(small: Cached, name: str, file: str) -> None:
+    """Let a file be in a cache that a held job needs."""
+    small.submit(with_files(bag(1, kind(executor=name)), {"1.1.1": [file]}, sizes=SIZES), job=f"keeps-{name}")
+    small.ask(Hold(job=f"keeps-{name}"))
+    assert small.fetched() == [file]
+    assert small.there(name) == [file]
+
+
+def site_of(small: Small, job: str) -> str | None:
+    """The site for which the first package of a job is reserved."""
+    work = small.engine.state.jobs.by_id[job].work.get(0)
+    return work.bound.name if work is not None and work.bound is not None else None
+
+
+def runs_at(small: Cached, name: str) -> Agent:
+    """A pilot that runs a package there."""
+    small.submit(bag(1, kind(executor=name)), job=f"runs-{name}")
+    small.wait(10.0)
+    pilot = pilot_of(small, name)
+    assert [ref.job for ref in pilot.held] == [f"runs-{name}"]
+    pilot.unread.clear()
+    return pilot
+
+
+def test_a_package_goes_where_its_files_are_past_those_that_wait_for_space_before_it() -> None:
+    with Cached(site(cache_bytes=60), site("b", cores=2)) as small:
+        kept_at(small, "a", A)
+        kept_at(small, "b", C)
+        runs_at(small, "b")  # it might free space for somebody
+        small.submit(with_files(bag(1, kind(executor="a")), {"1.1.1": [B]}, sizes=SIZES), job="waits")
+        small.submit(with_files(bag(1), {"1.1.1": [C]}, sizes=SIZES), job="later")
+        assert site_of(small, "waits") == "a"
+        assert [at for _, _, at in small.created("later")] == ["b"]
+        for pilot in small.agents.values():
+            pilot.unread.clear()
+        small.effects.clear()
+
+
+def test_a_package_runs_at_a_site_that_it_avoids_rather_than_wait_for_space_for_ever() -> None:
+    with Cached(site("b"), site(cache_bytes=60)) as small:
+        kept_at(small, "a", A)
+        pilot = runs_at(small, "b")
+        pilot.succeed("1.1.1")
+        small.submit(with_files(bag(1), {"1.1.1": [B]}, sizes=SIZES), job="other")
+        small.fetched()
+        small.wait(10.0, pilot)
+        pilot.unread.clear()
+        pilot.fail("1.1.1", "platform-failure")
+        small.wait(900.0, pilot)
+        assert [at for _, _, at in small.created("other")] == ["b", "b"]
+        pilot.unread.clear()
+        small.effects.clear()
+
+
+def test_a_lost_attempt_does_not_put_off_the_hold_of_a_package_whose_space_cannot_come_free() -> None:
+    with Cached(site(cache_bytes=60), site("b")) as small:
+        kept_at(small, "a", A)
+        runs_at(small, "b")
+        small.submit(with_files(bag(1, kind(executor="a")), {"1.1.1": [B]}, sizes=SIZES), job="waits")
+        assert site_of(small, "waits") == "a"
+        small.wait(1200.0, pilot_of(small, "a"))  # that of b is never heard of again
+        assert small.told(payloads.AttemptLost, "1.1.1", job="runs-b")
+        small.effects.clear()
+        small.ask(Hold(job="runs-b"))
+        assert small.engine.state.jobs.by_id["runs-b"].work[0].attempts  # its result may still count
+        small.wait(60.0)
+        assert small.standings(job="waits") == {"held": ["1.1.1"]}
+        small.effects.clear()
+
+
+def test_a_package_waits_for_the_space_of_a_pinned_file_and_runs_when_it_is_unpinned() -> None:
+    with Cached(site(cache_bytes=60)) as small:
+        small.submit(one())
+        small.run_all(turns=2)
+        small.operate(PinFiles(site="a", locators=(A,), by="eve"))
+        small.submit(with_files(bag(1), {"1.1.1": [B]}, sizes=SIZES), job="other")
+        small.run_all(turns=2)
+        messages = [each.message for each in small.explain("1.1.1", job="other").reasons]
+        assert any("40 of 60 bytes are used by files that are needed or kept" in each for each in messages)
+        small.operate(UnpinFiles(site="a", locators=(A,), by="eve"))
+        small.run_all(turns=4)
+        assert small.standings(job="other") == {"done": ["1.1.1"]}
 
 
 # --- people ---------------------------------------------------------------------------------------------------------

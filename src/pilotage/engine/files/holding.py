@@ -7,7 +7,7 @@ from itertools import islice
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.state.caches import CachedFile, Fault, FileState, SiteCache
-from pilotage.engine.state.jobs import JobState
+from pilotage.engine.state.jobs import ActivePackage, JobState, QueueClass
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.file_needs import accepting_jobs, files_of, is_needed
 from pilotage.engine.transitions.queue_classes import queue_of
@@ -141,6 +141,38 @@ def why_no_space_comes(state: EngineState, job: JobState, number: int) -> str:
     return "; ".join(found) if all(found) else ""
 
 
+def other_site_with_space(state: EngineState, site: SiteState, work: ActivePackage) -> SiteState | None:
+    """Another site that could run a package and has space for its files, where nothing goes on that it could wait for."""
+    if not _is_quiet(state):
+        return None
+    for other in state.placement.possible_sites(queue_at(work)):
+        if other is not site and _has_space(state, work, other):
+            return other
+    return None
+
+
+def _has_space(state: EngineState, work: ActivePackage, site: SiteState) -> bool:
+    """Whether the files of a package fit into a cache beside all that is needed there, pinned or retained."""
+    limit, cache, files = site.site.cache_bytes, state.files.at(site.name), files_of(work.job)
+    if limit is None:
+        return True
+    own = {files.locator(file): files.size_bytes(file) or 1 for file in files.of(work.number)}
+    stays = sum(
+        each.size_bytes
+        for locator, each in cache.entries.items()
+        if locator not in own
+        and each.state != FileState.FAILED
+        and (not each.is_evictable or is_needed(state, locator))
+    )
+    return stays + sum(own.values()) <= limit
+
+
+def queue_at(work: ActivePackage) -> QueueClass:
+    """The class in which a package is reserved."""
+    assert work.bound_as is not None
+    return work.bound_as
+
+
 def _no_space(state: EngineState, job: JobState, number: int, site: SiteState) -> str:
     """Why the cache of a site has no space for a package even without all that nobody needs; empty if it has."""
     limit, cache = site.site.cache_bytes, state.files.caches.get(site.name)
@@ -176,7 +208,9 @@ def _is_quiet(state: EngineState) -> bool:
             return False
     now = state.clock.now
     return not any(
-        work.attempts or work.delayed_until > now or (work.candidates and not work.refused)
+        work.delayed_until > now
+        or (work.candidates and not work.refused)
+        or any(not attempt.lost for attempt in work.attempts.values())  # a lost one may never come back
         for job in state.jobs.by_id.values()
         for work in job.work.values()
     )

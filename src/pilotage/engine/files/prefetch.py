@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.files.eviction import make_space, remove
-from pilotage.engine.files.holding import hold_without_files, why_no_space_comes
+from pilotage.engine.files.holding import hold_without_files, other_site_with_space, queue_at, why_no_space_comes
 from pilotage.engine.files.keeping import order_wished, wish_again
 from pilotage.engine.state.caches import WISH_NAMES, CachedFile, FileState, SiteCache, covers, is_output, name_in_cache
 from pilotage.engine.state.jobs import ActivePackage, JobState, PackageStatus
@@ -280,19 +280,53 @@ def _start_another(state: EngineState, site: SiteState, cache: SiteCache, limit:
 
 
 def _give_way(state: EngineState, site: SiteState, cache: SiteCache) -> None:
-    """The first package in line cannot have its files here: it goes to another site, if there is one, or waits for space.
+    """No package in line can have its files here: one goes to another site, or the first is held.
 
-    It is held if no space can come free: what is needed is never removed, so nobody but a person can go on.
+    One goes to where its files are, past those before it. The first is held if no space can come free anywhere: what is
+    needed is never removed, so nobody but a person can go on.
     """
-    work = next(iter(cache.line))
-    queue = work.bound_as
-    assert queue is not None
-    if any(other is not site for other in state.placement.open_sites(queue)):
-        state.placement.close(site, queue)
-        move(state, work.job, work.number, PackageStatus.READY)
-        state.files.again = True
-    elif why_no_space_comes(state, work.job, work.number):
-        state.files.to_hold[work] = ""
+    line = list(islice(cache.line, _LOOKED_AT_MAX))
+    for work in line:
+        other = _site_with_files(state, site, work)
+        if other is not None:
+            move(state, work.job, work.number, PackageStatus.READY)
+            reserve(state, queue_of(state, work.job, work.number), work.number, other, None)
+            state.files.to_submit[work.job.work[work.number]] = None  # to its batch system, or to a pilot
+            state.files.again = True
+            return
+    for work in line:
+        others = [each for each in state.placement.open_sites(queue_at(work)) if each is not site]
+        if any(work is line[0] or state.placement.takes_one_more(each, queue_at(work)) for each in others):
+            _leave(state, site, work)
+            return
+    first = line[0]
+    if why_no_space_comes(state, first.job, first.number):
+        state.files.to_hold[first] = ""
+    elif (other := other_site_with_space(state, site, first)) is not None:
+        # It avoids that site, or was refused there: no reason to wait here for ever.
+        state.placement.reopen_for(other, queue_at(first))
+        _leave(state, site, first)
+
+
+def _leave(state: EngineState, site: SiteState, work: ActivePackage) -> None:
+    """A package gives up its reservation, and its class is reserved here no more for now."""
+    state.placement.close(site, queue_at(work))
+    move(state, work.job, work.number, PackageStatus.READY)
+    state.files.again = True
+
+
+def _site_with_files(state: EngineState, site: SiteState, work: ActivePackage) -> SiteState | None:
+    """Another site that has room for a package and all its files."""
+    queue = queue_at(work)
+    for other in state.placement.open_sites(queue):
+        cache = state.files.caches.get(other.name) if other is not site else None
+        if (
+            cache is not None
+            and state.placement.takes_one_more(other, queue)
+            and _has_all(cache, work.job, work.number)
+        ):
+            return other
+    return None
 
 
 def _has_all(cache: SiteCache, job: JobState, number: int) -> bool:

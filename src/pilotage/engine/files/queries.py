@@ -120,7 +120,7 @@ def _missing(state: EngineState, cache: SiteCache, site: SiteState, locator: str
     if entry is None and cache.blocked_since is not None:
         limit = site.site.cache_bytes or 0
         since = cache.blocked_since + wall
-        what = f"the cache has no space: {cache.taken_bytes:,} of {limit:,} bytes are used by files that packages need"
+        what = f"the cache has no space: {cache.taken_bytes:,} of {limit:,} bytes are used by files that are needed or kept"
     elif entry is not None:
         since = entry.since
         if entry.state == FileState.ORDERED:

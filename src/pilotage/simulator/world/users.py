@@ -44,6 +44,8 @@ CLEARED_SECONDS = (0.0, 1800.0)  # how long after the end of a package its job i
 RAMBLE_CHARACTERS = (1_000.0, 60_000.0)
 FileOperation = PinFiles | UnpinFiles | PurgeFiles
 PINNED_SECONDS = (60.0, 3600.0)
+LOOK_SECONDS = 120.0  # how often the user looks what may be purged
+LOOKS_MAX = 20
 _IMPATIENT = 0.3  # share of requests for replicas that ask for several
 _REPLICAS_AT_ONCE = 4  # more than the limit
 _KEEPER = "emmy"  # who pins files
@@ -131,6 +133,8 @@ class User:
         self._crowded: dict[tuple[str, str], None] = {}  # those held because no space can come free
         self._holds = 0
         self._dropped: dict[tuple[str, int, int], None] = {}
+        self._pinned: dict[tuple[str, str], None] = {}  # by site and locator
+        self._purging: dict[str, int] = {}  # by site: how many files the user still wants to see gone
         self._ended: dict[str, str] = {}  # by job: the package that ended last
 
     def submit_all(self, sketches: Iterable[JobSketch]) -> None:
@@ -178,10 +182,14 @@ class User:
             if isinstance(outcome, Refused) and asked.job not in self.registered:
                 self.refused[asked.job] = outcome
             return
+        if isinstance(asked, UnpinFiles):
+            self._pinned.pop((asked.site, asked.locators[0]), None)
         if not isinstance(asked, FileOperation):
             self._answered.on_answered(asked, outcome, self._schedule.now)
         if isinstance(asked, Kill) and waiting.hold and self._held.get((asked.job, asked.package)) == waiting.hold:
             del self._held[asked.job, asked.package]
+        if isinstance(asked, PurgeFiles) and isinstance(outcome, Accepted):
+            self._on_purge(asked, outcome)
         if isinstance(outcome, Accepted):
             for kind in waiting.kinds if outcome.events else ():
                 self._injector.had_effect(kind)
@@ -269,12 +277,37 @@ class User:
                 self._send_for_files("user_pins", PinFiles(site=site, locators=locators, by=_KEEPER))
                 seconds = self._injector.between("user_pins", low=PINNED_SECONDS[0], high=PINNED_SECONDS[1])
                 unpin = UnpinFiles(site=site, locators=locators, by=_KEEPER)
-                self._schedule.after(seconds, self._send_for_files, "", unpin)
+                self._pinned[site, file.locator] = None
+                self._schedule.after(seconds, self._unpin, unpin)
             if self._injector.strikes("user_purges"):
                 self._injector.had_no_effect("user_purges")  # until it is accepted
                 seconds = self._injector.between("user_purges", low=0.0, high=PINNED_SECONDS[1])
-                purge = PurgeFiles(site=site, locators=locators)
-                self._schedule.after(seconds, self._send_for_files, "user_purges", purge)
+                self._purging[site] = self._purging.get(site, 0) + 1
+                self._schedule.after(seconds, self._send_for_files, "", PurgeFiles(site=site, locators=locators))
+                self._schedule.after(seconds + LOOK_SECONDS, self._look_what_may_go, site, LOOKS_MAX)
+
+    def _look_what_may_go(self, site: str, looks: int) -> None:
+        """List the files at a site until something was purged there: the first purge is refused if its file is needed."""
+        if looks and self._purging[site]:
+            self._send_for_files("", PurgeFiles(site=site, dry_run=True))
+            self._schedule.after(LOOK_SECONDS, self._look_what_may_go, site, looks - 1)
+
+    def _on_purge(self, asked: PurgeFiles, outcome: Accepted) -> None:
+        """A list of the files at a site came, of which one that nobody needs is purged; or a file is being purged."""
+        if asked.dry_run:
+            free = [each.locator for each in outcome.purged if not each.kept]
+            if free and self._purging[asked.site]:
+                self._send_for_files("", PurgeFiles(site=asked.site, locators=(free[0],)))
+        elif outcome.events and self._purging[asked.site]:
+            self._purging[asked.site] -= 1
+            self._injector.had_effect("user_purges")
+
+    def _unpin(self, operation: UnpinFiles) -> None:
+        """Unpin a file, and ask again until there is an answer: a pin that stays takes space from others for ever."""
+        [locator] = operation.locators
+        if (operation.site, locator) in self._pinned:
+            self._send_for_files("", operation)
+            self._schedule.after(self._habits.answer_seconds, self._unpin, operation)
 
     def _send_for_files(self, kind: str, operation: FileOperation) -> None:
         token = self._next(_Waiting(asked=operation, kinds=(kind,) if kind else ()))
