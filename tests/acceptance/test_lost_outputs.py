@@ -65,9 +65,19 @@ def test_a_lost_input_is_made_again_at_once_and_nothing_else(place: Place, tmp_p
 
 def test_what_was_made_from_other_contents_is_stale_until_it_is_run_again(place: Place, tmp_path: Path) -> None:
     (place.folder / "pilotage.yaml").write_text(UNEQUAL.format(notes=tmp_path, folder=place.folder))
-    place.run("run")
+    summary = place.run("run").stdout
     assert [(place.folder / name).read_text().split() for name in ("one.txt", "two.txt")] == [["1"], ["2"]]
     job = place.told("status")["job"]["id"]
+    for text in (summary, place.run("status", job).stdout, place.run("outputs", job).stderr):
+        assert "1 result is stale: inputs were made again with other contents than were read" in text
+        assert f"run it again with: pilotage retry --force {job}/2.1.1" in text
+    [stale] = place.told("status", job)["progress"]["stale_results"]
+    assert (stale["package"], stale["files"]) == ("2.1.1", ["a.txt"])
+    assert place.told("outputs", job)["stale"] == ["2.1.1"]
+    assert "read a.txt, made again since" in place.run("status", f"{job}/2.1.1").stdout
+    assert place.told("status", f"{job}/2.1.1")["stale"] == ["a.txt"]
+    assert "its results are stale" in place.run("outputs", f"{job}/2.1.1").stderr
+    assert place.told("outputs", f"{job}/2.1.1")["stale"]
     told = place.run("explain", f"{job}/2.1.1").stdout
     assert "its results are stale: a.txt was made again with another content than it read" in told
     assert f"pilotage retry --force {job}/2.1.1" in told
@@ -80,3 +90,5 @@ def test_what_was_made_from_other_contents_is_stale_until_it_is_run_again(place:
     place.run("attach", job)
     assert (place.folder / "one.txt").read_text().split() == ["2"]
     assert "stale" not in place.run("explain", f"{job}/2.1.1").stdout
+    assert "stale" not in place.run("status", job).stdout
+    assert "stale" not in place.told("outputs", job)

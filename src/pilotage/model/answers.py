@@ -43,6 +43,8 @@ def _cut(value: str) -> str:
 CARDS_MAX = 20
 """How many groups of failures are shown, the largest first."""
 
+STALE_MAX = 100
+"""The stale results that the progress of a job names; all of them are counted."""
 UNDECLARED_MAX = 5
 """How many packages with undeclared files are shown."""
 
@@ -88,6 +90,14 @@ class UndeclaredFiles(Compact, frozen=True, kw_only=True):
     words: PackageWords | None = None
     message: str = ""
     keep: str = ""  # the `outputs` of its template with these files added
+
+
+class StaleResult(Compact, frozen=True, kw_only=True):
+    """A finished package that read files which were made again since, with other contents."""
+
+    package: str  # dotted: 1.2.1
+    words: PackageWords | None = None
+    files: tuple[str, ...] = ()  # the names of these files
 
 
 class StageProgress(Compact, frozen=True, kw_only=True):
@@ -154,6 +164,8 @@ class Progress(Compact, frozen=True, kw_only=True):
     stages: tuple[StageProgress, ...] = ()
     failures: tuple[FailureGroup, ...] = ()  # the largest first, at most CARDS_MAX
     undeclared: tuple[UndeclaredFiles, ...] = ()  # one for each kind, at most UNDECLARED_MAX
+    stale: int = 0  # of the done: their inputs were made again since, with other contents
+    stale_results: tuple[StaleResult, ...] = ()  # the first of them, at most STALE_MAX
     targets: tuple[str, ...] = ()  # the files that it is run for, or patterns of them; empty: all its outputs
     stopped: tuple[StoppedActivity, ...] = ()  # activities that cannot succeed
     unmade: tuple[UnmadeTarget, ...] = ()  # the targets that are missing when the job is over

@@ -27,7 +27,7 @@ from pilotage.book.statistics import statistics
 from pilotage.model.answers import HealedStep, HealingHistory
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
-from pilotage.model.events.file_payloads import RemadeInput
+from pilotage.model.events.file_payloads import InputsRemade, RemadeInput
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.settings.engine import Healing, HealingSettings
 from pilotage.model.settings.settings import QuerySettings
@@ -49,7 +49,7 @@ from pilotage.reading.packages import (
     place_of,
     shown,
 )
-from pilotage.reading.stale_results import remade_inputs
+from pilotage.reading.stale_results import packages_with_remade_inputs, remade_inputs
 
 # Errors for jobs and packages that are not, or no longer, in the book.
 
@@ -279,6 +279,17 @@ class BookReader:
         if facts is None or facts.attempt is None or facts.state not in ("DONE", "CLEARED"):
             return ()
         return remade_inputs(self._journal, package.job, package.place, granted=facts.attempt)
+
+    def stale_results(self, job: JobRow) -> dict[PackageId, InputsRemade]:
+        """The finished packages of a job whose inputs were made again with other contents since."""
+        found = packages_with_remade_inputs(self._journal, job)
+        return {
+            place: data
+            for place, data in found.items()
+            if (facts := self.package(job, place).facts) is not None
+            and facts.attempt == data.granted
+            and facts.state in ("DONE", "CLEARED")
+        }
 
     def healed_steps(self, package: ShownPackage) -> tuple[HealedStep, ...]:
         """What healing did to a package."""

@@ -256,6 +256,7 @@ class PackageDetail(View, frozen=True, kw_only=True):
     inputs: list[FileView]  # by the results of its producers as they are now; empty if another scheduler runs its job
     utc_offset: str  # of the clocks of its node: `+02:00`; empty if unknown
     healed: list[HealedStep] = []  # the attempts that healing wanted beside others, or gave up
+    stale: list[str] = []  # files that it read and that were made again since with other contents
 
 
 class EventView(View, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from pilotage.cli.shared.job_names import find_to_show
 from pilotage.cli.shared.numpy_loader import import_numpy_quickly
 from pilotage.cli.shared.options import chosen_format, document_argument, format_option, parameter_options
 from pilotage.cli.shared.output import emit, one_line, plural, print_message, table
+from pilotage.cli.shared.progress import stale_lines
 from pilotage.cli.shared.server import JobOrPackage, connect_to_read, json_option, server_option
 from pilotage.model.exit_codes import ExitCode
 from pilotage.model.texts import moment, size_text
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pilotage.app.jobs.elsewhere import Transferred
     from pilotage.app.jobs.results import HandedFile
     from pilotage.client.jobs import Jobs
-    from pilotage.model.answers import ObsoleteFiles, PackageOutput, PublishedFile
+    from pilotage.model.answers import ObsoleteFiles, PackageOutput, Progress, PublishedFile
 
     Hand = Callable[[Iterable[tuple[str, PublishedFile]]], Iterator[HandedFile]]
 
@@ -92,6 +92,7 @@ def _job(jobs: Jobs, job: str, to: Path | None, hand: Hand, *, as_json: bool, re
             problems.append(taken)
         if as_json:
             listed.append(_json_of(taken))
+    progress = _progress(jobs, job)
     cleared = over and not problems
     if cleared:
         jobs.clear(job)
@@ -99,13 +100,17 @@ def _job(jobs: Jobs, job: str, to: Path | None, hand: Hand, *, as_json: bool, re
         from pilotage import app
 
         report = {"job": job, "files": listed, "problems": len(problems), "cleared": cleared}
+        report |= {"stale": [each.package for each in progress.stale_results]} if progress and progress.stale else {}
         emit([app.json_text(report | lost | {"next_step": next_step})])
     else:
         _tell_job(job, count, size_bytes, to, problems)
         if next_step:
             print_message(f"{_lost(**lost)}, so outputs are missing; see why with: {next_step}")
+        if progress is not None:
+            for line in stale_lines(progress):
+                print_message(line.rstrip("\n"))
         if problems:
-            print_message(_next_step(jobs, job, problems))
+            print_message(_next_step(progress, job, problems))
         elif cleared:
             print_message("the outputs are handed over: the job is CLEARED")
         elif resting:
@@ -134,19 +139,25 @@ def _tell_job(job: str, count: int, size_bytes: int, to: Path | None, problems: 
     emit([f"{one_line(job)}: {plural(well, 'file')} verified of {count:,}, {size_text(size_bytes)}{there}\n"])
 
 
-def _next_step(jobs: Jobs, job: str, problems: list[HandedFile]) -> str:
-    """The next step for the first file that is missing or damaged."""
+def _progress(jobs: Jobs, job: str) -> Progress | None:
+    """The progress of a job; None if its service runs no jobs."""
     from pilotage.client import ServerRefused
 
+    try:
+        return jobs.progress(job)
+    except ServerRefused:
+        return None
+
+
+def _next_step(progress: Progress | None, job: str, problems: list[HandedFile]) -> str:
+    """The next step for the first file that is missing or damaged."""
     first = next((each for each in problems if each.kind != "in-the-way"), problems[0])
     if first.kind == "not-here":
         return f"fetch the files with: pilotage outputs {one_line(job)} --to DIR"
     if first.kind == "in-the-way":
         return f"move {one_line(first.path)} away, or name another folder, or replace it with --replace; then run this again"
-    with suppress(ServerRefused):  # a service that runs no jobs knows no progress
-        progress = jobs.progress(job)
-        if progress.unpublished and progress.next_step:
-            return f"the outputs are not published yet: {one_line(progress.next_step)}"
+    if progress is not None and progress.unpublished and progress.next_step:
+        return f"the outputs are not published yet: {one_line(progress.next_step)}"
     away = f"move {one_line(first.path)} away, then make it again" if first.kind == "changed" else "make it again"
     return f"{away}: pilotage retry --force {one_line(job)}/{first.file.package}"
 
@@ -162,10 +173,13 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, hand: Hand, *, as_js
         for each in output.outputs
     )
     taken = list(hand(files))
+    reasons = jobs.explain(where.job, package).reasons if output.state in ("DONE", "CLEARED") else ()
+    stale = [each.message for each in reasons if each.code == "stale"]
     if as_json:
         from pilotage import app
 
         report = {**msgspec.to_builtins(output), "outputs": [_json_of(each) for each in taken]}
+        report |= {"stale": True} if stale else {}
         for name in (
             LOGS if resting else ()
         ):  # without a service their URLs lead nowhere; `pilotage logs` shows the logs
@@ -173,6 +187,8 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, hand: Hand, *, as_js
         emit([app.json_text(report)])
     else:
         emit(_package_lines(where, output, taken))
+        for message in stale:
+            print_message(f"{one_line(message)}; run it again with: pilotage retry --force {one_line(where)}")
     return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
 
 

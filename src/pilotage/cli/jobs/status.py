@@ -69,6 +69,7 @@ def status(place: str | None, server: str | None, token_file: str | None, *, as_
                 inputs=found.get("inputs", []),
                 utc_offset=found.get("utc_offset", ""),
                 healed=found.get("healed", []),
+                stale=found.get("stale", []),
             )
             found |= {"explanation": more} if more is not None else {}
     if as_json:
@@ -94,9 +95,10 @@ def _job(connection: Server, job: str) -> Any:
 
 
 def _progress(connection: Server, job: dict[str, Any]) -> Any:
-    """The progress of a job; of a complete one only if its record cannot be made. None if the server tells none."""
+    """The progress of a job; of a complete one if a result is stale or its record cannot be made. None if none is told."""
     found = _get_unless_missing(connection, job["id"], "progress")
-    return None if found is None or (_is_complete(job) and not found.get("trouble")) else found
+    told = found is not None and (found.get("stale") or found.get("trouble") or not _is_complete(job))
+    return found if told else None
 
 
 def _get_unless_complete(connection: Server, about: dict[str, Any], *path: str) -> Any:
@@ -225,7 +227,7 @@ def _trouble_lines(found: Any) -> Iterator[str]:
         return
     import msgspec
 
-    from pilotage.cli.shared.progress import failure_lines, unmade_lines
+    from pilotage.cli.shared.progress import failure_lines, stale_lines, unmade_lines
     from pilotage.model.answers import Progress
 
     progress = msgspec.convert(found, Progress)
@@ -237,6 +239,7 @@ def _trouble_lines(found: Any) -> Iterator[str]:
         yield f"  trouble: {one_line(progress.trouble)}\n"
     yield from (f"  {line}" for line in failure_lines(progress))
     yield from (f"  {line}" for line in unmade_lines(progress))
+    yield from (f"  {line}" for line in stale_lines(progress))
 
 
 def _package_lines(
@@ -248,6 +251,7 @@ def _package_lines(
     inputs: list[dict[str, Any]],
     utc_offset: str = "",
     healed: Sequence[dict[str, Any]] = (),
+    stale: Sequence[str] = (),
 ) -> Iterator[str]:
     words = package.get("words") or {}
     yield f"{one_line(where)}: {_state(package)}\n"
@@ -265,6 +269,7 @@ def _package_lines(
         ("used", ", ".join(_used(next((each for each in attempts if each["attempt"] == package["attempt"]), {})))),
         ("why", package["cause"] or package["cleared_by"]),
         ("epoch", package["epoch"] if package["epoch"] > 1 else None),
+        ("stale", f"read {', '.join(stale)}, made again since with other contents" if stale else None),
         ("heard", None if package["heard"] else "nothing yet"),
         ("inferred", ", ".join(package["inferred"])),
         ("conflict", "the book has contradictory events of it" if package["conflict"] else None),

@@ -318,7 +318,7 @@ def summary_object(progress: Progress, code: int) -> dict[str, object]:
 def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
     """The summary of a job as lines of text; `killed_for` is the message of the kill."""
     from pilotage.cli.shared.output import duration, one_line
-    from pilotage.cli.shared.progress import counts_line, failure_lines, undeclared_lines, unmade_lines
+    from pilotage.cli.shared.progress import counts_line, failure_lines, stale_lines, undeclared_lines, unmade_lines
     from pilotage.model.jobs.submission import SUPERSEDED
 
     begun, ended = progress.submitted_at, progress.finished_at
@@ -337,6 +337,7 @@ def summary_lines(progress: Progress, *, killed_for: str = "") -> Iterator[str]:
         yield f"given up: {one_line(progress.given_up)}\n"
     yield from failure_lines(progress)
     yield from unmade_lines(progress)
+    yield from stale_lines(progress)
     yield from undeclared_lines(progress)
     if killed_for.startswith(SUPERSEDED):
         return  # the job that replaced it makes its outputs

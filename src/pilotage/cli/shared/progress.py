@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 STDERR_LINES_MAX = 10
 UNMADE_SHOWN_MAX = 20
+STALE_SHOWN_MAX = 5
 
 
 def peak_texts(peak_bytes: int | None, *, below_bytes: int | None) -> Iterator[str]:
@@ -138,6 +139,21 @@ def _retry_text(card: FailureCard) -> str:
     if card.cause == "upstream":
         return "it did not run: its inputs were not made"
     return "it will not be retried automatically"
+
+
+def stale_lines(progress: Progress) -> Iterator[str]:
+    """The results that are stale, and how to make them again."""
+    if not progress.stale:
+        return
+    are = "result is" if progress.stale == 1 else "results are"
+    yield f"{progress.stale:,} {are} stale: inputs were made again with other contents than were read\n"
+    for each in progress.stale_results[:STALE_SHOWN_MAX]:
+        more = f" and {len(each.files) - 1:,} more" if len(each.files) > 1 else ""
+        label = package_label(progress.job, each.package, each.words)
+        yield f"  {one_line(f'{label}: {each.files[0]}{more}')}\n"
+        yield f"    run it again with: pilotage retry --force {one_line(progress.job)}/{each.package}\n"
+    if progress.stale > STALE_SHOWN_MAX:
+        yield f"  … and {progress.stale - STALE_SHOWN_MAX:,} more; or run the document again, which runs all of them\n"
 
 
 def undeclared_lines(progress: Progress) -> Iterator[str]:

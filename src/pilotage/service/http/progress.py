@@ -15,11 +15,13 @@ from pilotage.book.rows.rows import AttemptFacts, JobRow, PackageFacts, PilotRow
 from pilotage.book.rows.shapes import shape_of
 from pilotage.model.answers import (
     CARDS_MAX,
+    STALE_MAX,
     UNDECLARED_MAX,
     FailureCard,
     FailureGroup,
     Progress,
     StageProgress,
+    StaleResult,
     UndeclaredFiles,
     UnmadeTarget,
 )
@@ -104,6 +106,7 @@ _COUNTS_DONE = {
     "adopted": f"{_DONE} and (site={ADOPTED} or reason={MADE_BEFORE})",
     "healed": f"{_DONE} and attempts>1",
 }
+_RAN_AGAIN = "attempts>1"
 _COUNTS_LIVE = {
     "retrying": "state in (SUBMITTED, WAITING, READY) and attempts>0",
     "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
@@ -235,6 +238,7 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
     row = reader.job(principal, job)
     stages, _ = reader.stages(row, after=0, limit=STAGES_MAX)
     counts = _counted(services, principal, row)
+    stale = _stale(services, principal, row)
     return Progress(
         job=row.job,
         name=row.name,
@@ -253,6 +257,8 @@ def _by_the_counts(services: Services, principal: Principal, job: str) -> Progre
         failures=_failures(services, row) if row.aborted else (),
         undeclared=_undeclared(services, row),
         given_up=_given_up(row),
+        stale=len(stale),
+        stale_results=tuple(stale[:STALE_MAX]),
         targets=services.targets.of(row),
         stopped=tuple(stopped_activities(row)),
         unmade=_unmade(services, row),
@@ -359,6 +365,29 @@ def _left_behind(services: Services, row: JobRow, package: ShownPackage) -> Unde
         message=message,
         keep=services.package_names.keeping(row, package.place, files) if files else "",
     )
+
+
+def _stale(services: Services, principal: Principal, row: JobRow) -> list[StaleResult]:
+    """The packages whose inputs were made again since: only where a package that was done ran again."""
+    if not row.touched or not row.done + row.cleared:
+        return []
+
+    def look() -> list[StaleResult]:
+        reader = services.reader
+        if not reader.count_packages(principal, _RAN_AGAIN, job=row):
+            return []
+        return [
+            StaleResult(
+                package=place.dotted,
+                words=services.package_names.of(row, place),
+                files=tuple(each.name for each in data.files),
+            )
+            for place, data in reader.stale_results(row).items()
+        ]
+
+    # What makes them stale is written after the grant that does, and changes no count.
+    mark = services.journal.position()
+    return services.answer_cache.cached(f"stale {row.job}", mark, look, pace=_DONE_PACE, phase=_end(row))
 
 
 def _files_named(line: str) -> list[str]:

@@ -258,6 +258,7 @@ def _detail(services: Services, job: JobRow, place: PackageId, *, base_url: str)
         inputs=_inputs(services, job, place),
         utc_offset=services.reader.utc_offset(found.facts),
         healed=list(services.reader.healed_steps(found)),
+        stale=[each.name for each in services.reader.stale_inputs(found)],
     )
 
 
