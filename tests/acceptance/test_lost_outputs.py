@@ -76,7 +76,7 @@ def test_what_was_made_from_other_contents_is_stale_until_it_is_run_again(place:
     assert place.told("outputs", job)["stale"] == ["2.1.1"]
     assert "read a.txt, made again since" in place.run("status", f"{job}/2.1.1").stdout
     assert place.told("status", f"{job}/2.1.1")["stale"] == ["a.txt"]
-    assert "its results are stale" in place.run("outputs", f"{job}/2.1.1").stderr
+    assert "stale: it read a.txt, made again since" in place.run("outputs", f"{job}/2.1.1").stderr
     assert place.told("outputs", f"{job}/2.1.1")["stale"]
     told = place.run("explain", f"{job}/2.1.1").stdout
     assert "its results are stale: a.txt was made again with another content than it read" in told

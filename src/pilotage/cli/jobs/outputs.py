@@ -173,8 +173,8 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, hand: Hand, *, as_js
         for each in output.outputs
     )
     taken = list(hand(files))
-    reasons = jobs.explain(where.job, package).reasons if output.state in ("DONE", "CLEARED") else ()
-    stale = [each.message for each in reasons if each.code == "stale"]
+    progress = _progress(jobs, where.job)
+    stale = [each for each in progress.stale_results if each.package == package] if progress is not None else []
     if as_json:
         from pilotage import app
 
@@ -187,8 +187,9 @@ def _package(jobs: Jobs, where: JobOrPackage, package: str, hand: Hand, *, as_js
         emit([app.json_text(report)])
     else:
         emit(_package_lines(where, output, taken))
-        for message in stale:
-            print_message(f"{one_line(message)}; run it again with: pilotage retry --force {one_line(where)}")
+        for each in stale:
+            print_message(f"stale: it read {one_line(', '.join(each.files))}, made again since with other contents")
+            print_message(f"run it again with: pilotage retry --force {one_line(where)}")
     return ExitCode.FAILED if any(each.problem for each in taken) else ExitCode.COMPLETE
 
 
