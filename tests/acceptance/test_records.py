@@ -116,3 +116,15 @@ def test_without_the_setting_nothing_is_kept(place: Place) -> None:
     assert "keeps no records" in place.run("provenance", "show", "counted", code=2).stderr
     place.run("serve", "--stop")
     assert not Path(place.folder, ".pilotage", "records").exists()
+
+
+def test_a_record_that_is_asked_for_at_once_waits_for_the_checksums_of_large_inputs(place: Place) -> None:
+    with (place.folder / "large.dat").open("wb") as file:
+        file.truncate(600 * 2**20)
+    place.document(
+        "pilotage: 1\njob: l\nstages:\n  - {shell: cat *.dat | wc -c > n, inputs: [large.dat], outputs: [n]}\n"
+    )
+    job = place.told("run")["job"]
+    place.run("provenance", "keep", job)
+    assert "InputsDescribed" in place.run("book", "dump", job).stdout
+    assert place.told("provenance", "show", job)["record"]["revision"] == 1

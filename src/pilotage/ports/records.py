@@ -29,6 +29,7 @@ class RecordNotReady(RecordStoreError):
     """Something of the job is still being worked out, such as checksums of its inputs; ask again soon."""
 
     retryable = True
+    code = "record_not_ready"
 
 
 class DamagedPart(RecordStoreError):

@@ -339,7 +339,7 @@ def recorded_report(server: Server, job: str, rebuilt: Rebuilt, records: RecordR
     from pilotage.app.provenance.served_records import records_at
 
     made = records_at(server)
-    made.make(job)
+    made.make_when_ready(job)
     record = made.record(job)
     assert record is not None, "the service has just made it"
     return report_of(rebuilt, history_of(record, made.content), read_before=records, read_after=made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from pilotage.client.errors import ServerError, ServerRefused
 from pilotage.client.server import path_of
 from pilotage.model.events.events import parse_dotted
 from pilotage.model.records import Annotation, JobRecord, encoded_record
-from pilotage.ports.records import DamagedPart, StoredRecord
+from pilotage.ports.records import DamagedPart, RecordNotReady, StoredRecord
 from pilotage.provenance.script_results import ScriptResult as ScriptResult  # noqa: PLC0414 # offered on
 from pilotage.provenance.script_results import result_values as result_values  # noqa: PLC0414 # offered on
 from pilotage.provenance.script_results import script_results
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pilotage.ports.records import RecordReader
 
 log = logging.getLogger(__name__)
+
+READY_SECONDS, READY_SECONDS_MAX = 0.05, 2.0
+"""Pauses between questions whether the checksums of a job are there."""
 
 
 def script_results_in(record: JobRecord, records: RecordReader) -> list[ScriptResult]:
@@ -93,6 +97,18 @@ class ServedRecords:
         """Have the record of a job made that is over, unless it is current."""
         return msgspec.convert(self._server.post(path_of("jobs", job, "record"))["record"], JobRecord)
 
+    def make_when_ready(self, job: str) -> JobRecord:
+        """The same, as soon as all of its inputs have their checksums."""
+        pause_seconds = READY_SECONDS
+        while True:
+            try:
+                return self.make(job)
+            except ServerRefused as refused:
+                if refused.code != RecordNotReady.code:
+                    raise
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, READY_SECONDS_MAX)
+
     def annotate(self, job: str, name: str, text: str) -> None:
         """Add a text to a record."""
         self._server.post(path_of("records", job, "annotations"), {"name": name, "text": text})
@@ -150,11 +166,13 @@ def record_to_show(records: ServedRecords, job: str, revision: int | None = None
         return found
     try:
         records.make(job)
-    except ServerError:  # purged, of another service, or not to be changed by this user: what there is will do
+    except ServerError as fault:  # purged, of another service, or not to be changed by this user: what there is will do
         found = records.record(job)
-        if found is None:
+        if found is not None:
+            return found
+        if not isinstance(fault, ServerRefused) or fault.code != RecordNotReady.code:
             raise
-        return found
+        records.make_when_ready(job)
     made = records.record(job)
     assert made is not None
     return made

@@ -199,12 +199,12 @@ def _read(file: Path) -> bytes:
 @json_option
 @server_option
 def keep(jobs: tuple[str, ...], server: str | None, token_file: str | None, *, as_json: bool) -> None:
-    """Make the records of jobs that are over now, without waiting for the service to do it."""
+    """Make the records of jobs that are over now, as soon as their inputs have checksums."""
     from pilotage.app.provenance.served_records import records_at
 
     with connect_to_read(server, token_file) as connection:
         records = records_at(connection)
-        made = [records.make(recorded_job(connection, job)) for job in jobs]
+        made = [records.make_when_ready(recorded_job(connection, job)) for job in jobs]
     if as_json:
         from pilotage import app
 

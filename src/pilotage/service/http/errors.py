@@ -24,7 +24,7 @@ from pilotage.ports import (
     WrongContent,
 )
 from pilotage.ports.record_index import RecordIndexError, UnknownAttribute, UnknownFeed
-from pilotage.ports.records import NoRecords, RecordStoreError, RecordTaken
+from pilotage.ports.records import NoRecords, RecordNotReady, RecordStoreError, RecordTaken
 from pilotage.ports.store import AccessDenied, CredentialExpired, FileChanged, NotInStore, StoreUnreachable
 from pilotage.provenance.assembly import NotADump
 from pilotage.reading.access import Forbidden, Unauthenticated
@@ -152,6 +152,7 @@ STATUSES: Mapping[type[Exception], _Status] = {
     NoRecordKeeping: _Status(409, "no_records"),
     NotRegistered: _Status(409, "not_registered"),
     RecordTaken: _Status(409, "record_taken"),
+    RecordNotReady: _Status(409, RecordNotReady.code),
     RecordStoreError: _Status(503, "records"),
     NotADump: _Status(400, "bad_record"),
     BookOnly: _Status(409, "book_only"),
