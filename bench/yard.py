@@ -186,14 +186,15 @@ class Yard:
         )
         self.schedule, self.driver = self._world.schedule, self._world.driver
 
-    def run(self) -> int:
-        """From the submission to the last grant; how many things happened by the schedule."""
+    def run(self, *, done: int | None = None) -> int:
+        """From the submission to the last grant, or until so many packages are done; how many things happened by the schedule."""
+        wanted = self.packages if done is None else done
         self.driver.start()  # and nothing else: no batch system is listed meanwhile
         plan = self.definitions.plan(JOB, ())
         self.driver.receive(Submit(token=1, job=JOB, registered=registration(self.sketch), plan=plan))
         moments = 0
         jobs, driver = self.engine.state.jobs.by_id, self.driver
-        while JOB not in jobs or jobs[JOB].counts[PackageStatus.DONE] < self.packages:
+        while JOB not in jobs or jobs[JOB].counts[PackageStatus.DONE] < wanted:
             steps = driver.steps
             moments += self.schedule.advance()
             if steps == driver.steps:

@@ -36,4 +36,4 @@ def test_jobs_that_share_sites_take_as_long_as_before() -> None:
         for n in range(4)
     ]
     took = Market(jobs, seed=3, settings=EngineSettings()).run()
-    assert took == pytest.approx({"j0": 187.849901, "j1": 137.754914, "j2": 178.251719, "j3": 161.164381})
+    assert took == pytest.approx({"j0": 187.849901, "j1": 137.754914, "j2": 178.217673, "j3": 161.164381})

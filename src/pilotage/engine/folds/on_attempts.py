@@ -407,7 +407,9 @@ def _learn_times(
 ) -> None:
     """Learn from the phases of a success; `speaker` is the pilot that ran it, if it is still known."""
     learn(job, attempt, phases, state.clock.wall_time)
-    if phases and state.healing.enabled:
+    if attempt.counted and attempt.leased:
+        attempt.phases = phases
+    elif phases and state.healing.enabled:
         state.healing.finished(attempt, phases)
     if speaker is not None and phases and speaker.served < SERVED_MAX:
         learn_start(job, speaker, attempt, phases)

@@ -14,7 +14,7 @@ import msgspec
 
 from pilotage.engine.healing import levels
 from pilotage.engine.healing.association import AssociationRules, Beginning, Rule
-from pilotage.engine.healing.job_health import JobHealth, store_of
+from pilotage.engine.healing.job_health import NOTES_MAX, JobHealth, store_of
 from pilotage.engine.healing.levels import DegreeHistory
 from pilotage.engine.healing.phase_times import PHASE_NUMBERS
 from pilotage.engine.healing.replication import (
@@ -91,11 +91,15 @@ class Healing:
             found.last_at = found.record_at = self._clock.now
             if self._learned_at < 0.0:
                 self._learned_at = self._clock.now
+        found.catch_up()
         return found
 
     def known(self, job: str) -> JobHealth | None:
         """The same, if anything of the job has run."""
-        return self._jobs.get(job)
+        found = self._jobs.get(job)
+        if found is not None:
+            found.catch_up()
+        return found
 
     def forget(self, job: str) -> None:
         """A job leaves the engine."""
@@ -103,15 +107,20 @@ class Healing:
 
     def began(self, attempt: AttemptState) -> None:
         """An attempt with a lease takes a slot."""
-        health = self.of(attempt.ref.job)
-        health.began(attempt)
-        self._changed(health)
+        # This and the next one are called for each attempt.
+        health = self._jobs.get(attempt.ref.job) or self.of(attempt.ref.job)
+        health.begun.append(attempt)
+        if not health.changed:
+            self._changed(health)
 
     def left(self, attempt: AttemptState, *, succeeded: bool) -> None:
         """An attempt with a lease leaves its slot."""
-        health = self.of(attempt.ref.job)
-        health.left(attempt, self._clock.wall_time, succeeded=succeeded)
-        self._changed(health)
+        health = self._jobs.get(attempt.ref.job) or self.of(attempt.ref.job)
+        health.gone.append((attempt, self._clock.wall_time, succeeded))
+        if len(health.gone) >= NOTES_MAX:
+            health.catch_up()
+        if not health.changed:
+            self._changed(health)
 
     def phase_entered(self, attempt: AttemptState, phase: str, at: float) -> None:
         """An attempt told of a long phase that began at a wall-clock time."""
@@ -124,16 +133,14 @@ class Healing:
         self._changed(health)
 
     def finished(self, attempt: AttemptState, phases: tuple[PhaseTimes, ...]) -> None:
-        """An attempt succeeded whose phases are those of a usual one."""
+        """An attempt succeeded that has no slot any more; the phases of others count once they have left theirs."""
         health = self.of(attempt.ref.job)
-        activity = health.of_kind(health.job.kinds[attempt.number])
-        activity.times.add(phases)
-        activity.ended()
+        health.of_kind(health.job.kinds[attempt.number]).finished([phases])
 
     def failed(self, attempt: AttemptState) -> None:
         """An attempt failed or was lost, and that counts as a failure."""
         health = self.of(attempt.ref.job)
-        health.of_kind(health.job.kinds[attempt.number]).ended(failed=True)
+        health.of_kind(health.job.kinds[attempt.number]).failed()
 
     def cured(self, job: JobState, number: int, failures: int) -> None:
         """A package succeeded after failures."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from urllib.parse import urlsplit
 
@@ -16,11 +16,15 @@ from pilotage.engine.healing.replication import ReplicationPolicy
 from pilotage.engine.state.jobs import JobState
 from pilotage.engine.state.sites import AttemptState
 from pilotage.model.events.healing_payloads import ActivityPhases, HealingLearned, PhaseMedian
+from pilotage.model.events.payloads import PhaseTimes
 
 ACTIVITIES_MAX = 64
 """Activities whose medians are recorded: those with the most finished packages."""
 _RESCHEDULED = 0.9  # times have fallen this far: the attempts that run are to be looked at sooner
 _ENDS_MAX = 256  # ends of attempts that count fully; with more, all earlier ones count half
+_MICROSECONDS = 1e6
+NOTES_MAX = 1000
+"""As many attempts that left their slots are noted before they are counted, so that a cycle never has to count many."""
 _serial = count()
 
 
@@ -50,13 +54,25 @@ class ActivityHealth:
         self._told_total = 0.0
         self.late: dict[AttemptState, None] = {}  # looked at in each cycle
 
-    def ended(self, *, failed: bool = False) -> None:
-        """An attempt ended."""
-        if self.ends >= _ENDS_MAX:
-            self.ends *= 0.5
-            self.failures *= 0.5
-        self.ends += 1.0
-        self.failures += failed
+    def failed(self) -> None:
+        """An attempt failed."""
+        self._count_ends(1)
+        self.failures += 1.0
+
+    def finished(self, packages: Sequence[Sequence[PhaseTimes]]) -> None:
+        """Packages succeeded, with such phases."""
+        self.times.add_all(packages)
+        self._count_ends(len(packages))
+
+    def _count_ends(self, count: int) -> None:
+        """As often as it is done one by one, whatever is counted at once."""
+        while count > 0:
+            if self.ends >= _ENDS_MAX:
+                self.ends *= 0.5
+                self.failures *= 0.5
+            step = min(count, max(1, math.ceil(_ENDS_MAX - self.ends)))
+            self.ends += step
+            count -= step
 
     def cured(self, failures: int) -> None:
         """A package succeeded after so many failures."""
@@ -130,8 +146,9 @@ class JobHealth:
     """The activities of a job, what was seen and done last, and how much slot time healing has cost."""
 
     __slots__ = (
-        "_by_kind", "_running_since", "activities", "changed", "committed", "cycle_at", "degrees", "failed_copies",
-        "healing_seconds", "job", "last_at", "present", "record_at", "records", "running", "seen", "seen_at", "slot_seconds",
+        "_by_kind", "_gone_microseconds", "_raced_microseconds", "_restored", "_running_since", "activities", "begun", "changed",
+        "committed", "cycle_at", "degrees", "failed_copies", "gone", "job", "last_at", "present",
+        "record_at", "records", "running", "seen", "seen_at",
     )  # fmt: skip
 
     def __init__(self, job: JobState) -> None:
@@ -140,9 +157,14 @@ class JobHealth:
         self.activities: dict[str, ActivityHealth] = {}
         self._by_kind: list[ActivityHealth] = []
         self.running = 0
-        self._running_since = 0.0  # the sum of the times at which the running attempts began
-        self.slot_seconds = 0.0  # of the attempts that ended
-        self.healing_seconds = 0.0  # of these, without a grant, while they raced another attempt that healing made
+        # Attempts that took a slot or left one since somebody last looked: counting many at once costs little.
+        self.begun: list[AttemptState] = []
+        self.gone: list[tuple[AttemptState, float, bool]] = []  # when, and whether it succeeded
+        # Sums in whole microseconds are the same in any order, so it does not matter when somebody looks.
+        self._running_since = 0  # the sum of the times at which the running attempts began
+        self._gone_microseconds = 0  # of the attempts that ended
+        self._raced_microseconds = 0  # of these, without a grant, while they raced another attempt that healing made
+        self._restored = (0.0, 0.0)  # both, of an earlier engine
         self.changed = False  # something happened since the last cycle
         self.last_at = -math.inf  # the last cycle, in engine time
         self.cycle_at = math.inf  # the timer of the next one
@@ -172,28 +194,64 @@ class JobHealth:
             found = self.activities[name] = ActivityHealth(name)
         return found
 
-    def began(self, attempt: AttemptState) -> None:
-        """An attempt with a lease takes a slot."""
-        activity = self.of_kind(self.job.kinds[attempt.number])
-        activity.running += 1
-        activity.young.append(attempt)
-        self.running += 1
-        self._running_since += attempt.began_at
+    def catch_up(self) -> None:
+        """Count what was noted."""
+        if self.begun:
+            self._count_begun()
+        if self.gone:
+            self._count_gone()
 
-    def left(self, attempt: AttemptState, now: float, *, succeeded: bool) -> None:
-        """An attempt with a lease leaves its slot."""
-        self.of_kind(self.job.kinds[attempt.number]).running -= 1
-        began_at = attempt.began_at
-        self.running -= 1
-        self._running_since -= began_at
-        if now > began_at:
-            self.slot_seconds += now - began_at
-        if not succeeded and attempt.raced_at < now:
-            self.healing_seconds += now - max(attempt.raced_at, began_at)
+    def _count_begun(self) -> None:
+        begun, self.begun = self.begun, []
+        self.running += len(begun)
+        self._running_since += sum([int(attempt.began_at * _MICROSECONDS) for attempt in begun])
+        for activity, attempts in self._by_activity(begun):
+            activity.running += len(attempts)
+            activity.young.extend(attempts)
+
+    def _count_gone(self) -> None:
+        gone, self.gone = self.gone, []
+        self.running -= len(gone)
+        since = took = 0
+        attempts = []
+        for attempt, at, succeeded in gone:
+            began_at, now = int(attempt.began_at * _MICROSECONDS), int(at * _MICROSECONDS)
+            since += began_at
+            if now > began_at:
+                took += now - began_at
+            if not succeeded and attempt.raced_at < at:
+                self._raced_microseconds += now - max(int(attempt.raced_at * _MICROSECONDS), began_at)
+            attempts.append(attempt)
+        self._running_since -= since
+        self._gone_microseconds += took
+        for activity, those in self._by_activity(attempts):
+            activity.running -= len(those)
+            activity.finished([attempt.phases for attempt in those if attempt.phases])
+
+    def _by_activity(self, attempts: list[AttemptState]) -> Iterable[tuple[ActivityHealth, list[AttemptState]]]:
+        """Attempts by their activity, in their order."""
+        last = self.of_kind(len(self.job.plan.templates) - 1)  # then all kinds are known
+        if len(self.activities) == 1:
+            return ((last, attempts),)  # the usual case
+        kinds = self.job.kinds
+        found: dict[ActivityHealth, list[AttemptState]] = {}
+        for attempt in attempts:
+            found.setdefault(self.of_kind(kinds[attempt.number]), []).append(attempt)
+        return found.items()
+
+    @property
+    def slot_seconds(self) -> float:
+        """Slot time of the attempts that ended."""
+        return self._restored[0] + self._gone_microseconds / _MICROSECONDS
+
+    @property
+    def healing_seconds(self) -> float:
+        """Of it, that of attempts without a grant, while they raced another attempt that healing made."""
+        return self._restored[1] + self._raced_microseconds / _MICROSECONDS
 
     def all_slot_seconds(self, now: float) -> float:
         """Slot time of all attempts so far."""
-        return self.slot_seconds + max(0.0, self.running * now - self._running_since)
+        return self.slot_seconds + max(0.0, self.running * now - self._running_since / _MICROSECONDS)
 
     def waste(self, now: float) -> float:
         """The share of slot time that healing has cost: of attempts without a grant, from when it made them or their rival.
@@ -242,7 +300,7 @@ class JobHealth:
         for each in learned.activities:
             medians = {median.phase: median.seconds for median in each.medians}
             self.of_activity(each.activity).times.restore(each.count, medians)
-        self.slot_seconds, self.healing_seconds = learned.slot_seconds, learned.healing_seconds
+        self._restored = (learned.slot_seconds, learned.healing_seconds)
         self.records = max(1, self.records)
 
     def trusted(self, finished_min: int) -> Iterator[ActivityHealth]:

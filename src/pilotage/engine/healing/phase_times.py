@@ -86,6 +86,11 @@ class PhaseSamples:
         self.count += 1
         self._latest.append(phases)
 
+    def add_all(self, packages: Sequence[Sequence[PhaseTimes]]) -> None:
+        """Add finished packages."""
+        self.count += len(packages)
+        self._latest.extend(packages)
+
     @property
     def phases(self) -> tuple[Sample, ...]:
         """The times of each phase."""

@@ -12,7 +12,7 @@ from pilotage.engine.selection.scores import Operation
 from pilotage.engine.selection.site_profile import SiteProfile
 from pilotage.engine.state.run_times import StartCosts
 from pilotage.model.events.events import Event
-from pilotage.model.events.payloads import AttemptCreated
+from pilotage.model.events.payloads import AttemptCreated, PhaseTimes
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.reports import Noticed, SiteNoticed
 from pilotage.model.resources import Capacity, Demand, Free, count_running, count_waiting, slots_for
@@ -55,6 +55,7 @@ class AttemptState(msgspec.Struct, eq=False):
     queued_at: float = 0.0  # in bound mode, when the batch system had accepted it
     phase: int = -1  # the number of the latest long phase that it told of; -1: none yet
     phase_at: float = 0.0  # when that began
+    phases: tuple[PhaseTimes, ...] = ()  # once it has succeeded as usual
     raced_at: float = math.inf  # since when healing has it race another attempt of its package; infinite: it does not
     group: str = ""  # the key of the batch job that it shares with other attempts
     follows: bool = False  # it began after another one in that batch job: it waited for its turn, too
