@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from pilotage.adapters.record_index.sqlite import SqliteRecordIndex
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.cli import main
-from pilotage.model.records import RECORD_VERSION, JobRecord
+from pilotage.model.records import RECORD_VERSION, JobRecord, RecordNode
 from pilotage.provenance.index.attributes import chosen_attributes
 
 
@@ -47,6 +47,27 @@ def found(*words: str) -> list[str]:
     result = run("find", *words, "--json")
     assert result.exit_code in (0, 1), result.output
     return [each["job"] for each in json.loads(result.stdout)["records"]]
+
+
+def test_a_group_of_patients_a_processor_and_some_months_are_found_together(records: Path) -> None:
+    with closing(FolderRecords(records)) as store:
+        for job, group, model, submitted_at in (
+            ("k1", "B", "Intel(R) Xeon(R) Gold", 1769904000.0),  # 2026-02
+            ("k2", "A", "Intel(R) Xeon(R) Gold", 1769904000.0),
+            ("k3", "B", "AMD EPYC", 1769904000.0),
+            ("k4", "B", "Intel(R) Xeon(R) Gold", 1775001600.0),  # 2026-04
+        ):
+            node = RecordNode(node="n", cpu_model=model)
+            store.commit(
+                [
+                    JobRecord(
+                        version=RECORD_VERSION, job=job, revision=1, owner="ada", name="n", state="DONE", made_at=1.0,
+                        submitted_at=submitted_at, tags={"patient_group": group}, nodes=(node,),
+                    )
+                ]
+            )  # fmt: skip
+    query = "tag.patient_group=B and node.cpu_model~Xeon and submitted within 2026-01..2026-03"
+    assert found(query) == ["k1"]
 
 
 def test_records_are_found_with_where_they_lie_also_those_that_came_since(records: Path) -> None:
