@@ -23,7 +23,7 @@ ACTIVITIES_MAX = 64
 _RESCHEDULED = 0.9  # times have fallen this far: the attempts that run are to be looked at sooner
 _ENDS_MAX = 256  # ends of attempts that count fully; with more, all earlier ones count half
 _MICROSECONDS = 1e6
-NOTES_MAX = 1000
+NOTES_MAX = 200
 """As many attempts that left their slots are noted before they are counted, so that a cycle never has to count many."""
 _serial = count()
 
@@ -77,6 +77,11 @@ class ActivityHealth:
     def cured(self, failures: int) -> None:
         """A package succeeded after so many failures."""
         self.failures = max(0.0, self.failures - failures)
+
+    def forget_ended(self) -> None:
+        """Let go of attempts that are over before the next cycle meets them, once they are most of those that it would meet."""
+        if len(self.young) > 2 * self.running + NOTES_MAX:
+            self.young = deque(attempt for attempt in self.young if is_running(attempt) and attempt.phase < 0)
 
     def due(self, policy: ReplicationPolicy, now: float) -> None:
         """Put the attempts into `late` that are to be looked at now (wall-clock time)."""
@@ -226,6 +231,7 @@ class JobHealth:
         self._gone_microseconds += took
         for activity, those in self._by_activity(attempts):
             activity.running -= len(those)
+            activity.forget_ended()
             activity.finished([attempt.phases for attempt in those if attempt.phases])
 
     def _by_activity(self, attempts: list[AttemptState]) -> Iterable[tuple[ActivityHealth, list[AttemptState]]]:
