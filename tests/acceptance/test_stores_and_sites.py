@@ -289,6 +289,7 @@ def test_a_store_that_is_gone_for_good_is_named_for_each_copy_and_another_takes_
         assert f"out-{number}.txt to sftp://nobody@127.0.0.1:{port}/vault" in explained
         assert "store-unreachable" in explained
         assert "1 copies are there" in explained
+        assert "no other archive store is left for it" in explained
     place.run("serve", "--stop")
     settings.write_text(stores.settings())
     place.run("serve", "--slots", "2", "--background")
@@ -296,6 +297,32 @@ def test_a_store_that_is_gone_for_good_is_named_for_each_copy_and_another_takes_
         place.run("release", f"{job}/2.{number}.1")
     place.run("attach", job)
     check_results(place, stores)
+
+
+def test_a_third_archive_takes_the_copies_of_one_that_is_gone_for_good(stores: Stores, place: Place) -> None:
+    gone, third = f"sftp://nobody@127.0.0.1:{free_port()}/vault", stores.folder / "third"
+    text = stores.settings(vault=gone).replace('["tape", "vault"]', '["tape", "vault", "third"]')
+    (place.folder / "pilotage.toml").write_text(f'{text}\n[stores.third]\nurl = "file://{third}"\n')
+    place.document(stores.document())
+    job = place.told("run", "--slots", "2")["job"]
+    assert stores.copies() == [EXPECTED, {}]
+    assert {path.name: path.read_bytes() for path in third.rglob("out-*.txt")} == EXPECTED
+    explained = place.run("explain", f"{job}/2.1.1").stdout
+    assert f"a copy of out-1.txt is at file://{third}/{job}/out-1.txt instead of {gone}/{job}/out-1.txt" in explained
+    assert "store-unreachable" in explained or "nobody@127.0.0.1" in explained
+
+
+def test_copies_of_attempts_that_are_never_granted_leave_their_store_when_the_job_is_killed(
+    stores: Stores, place: Place
+) -> None:
+    (place.folder / "pilotage.toml").write_text(stores.settings(vault=f"sftp://nobody@127.0.0.1:{free_port()}/vault"))
+    place.document(stores.document())
+    job = place.told("run", "--slots", "2", code=1)["job"]
+    other = f"tape/{job}/of-others.txt"
+    stores.s3.write(stores.bucket, other, b"stays")
+    assert stores.copies()[0] == EXPECTED | {"of-others.txt": b"stays"}
+    place.run("kill", job)
+    wait_until(lambda: stores.s3.keys(stores.bucket, "tape") == [other], "the copies are removed")
 
 
 def fetched(place: Place) -> list[tuple[str, str]]:

@@ -68,11 +68,14 @@ class S3Server:
         """Write an object."""
         self._ask("PUT", f"/{bucket}/{quote(key)}", content)
 
+    def keys(self, bucket: str, prefix: str = "") -> list[str]:
+        """The keys of all objects."""
+        listing = self._ask("GET", f"/{bucket}?list-type=2&prefix={quote(prefix)}").decode()
+        return [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", listing, re.DOTALL)]
+
     def content(self, bucket: str, prefix: str = "") -> dict[str, bytes]:
         """Every object, by its key."""
-        listing = self._ask("GET", f"/{bucket}?list-type=2&prefix={quote(prefix)}").decode()
-        keys = [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", listing, re.DOTALL)]
-        return {key: self._ask("GET", f"/{bucket}/{quote(key)}") for key in keys}
+        return {key: self._ask("GET", f"/{bucket}/{quote(key)}") for key in self.keys(bucket, prefix)}
 
     def uploads(self, bucket: str) -> int:
         """The uploads in parts that were neither completed nor removed."""

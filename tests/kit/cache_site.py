@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,10 +61,10 @@ class Site:
 
     def transfers(self, policy: RetryPolicy = AT_ONCE) -> Transfers:
         """The transfers of a service that starts now."""
-        clock = {"clock": self.now} if self.now is not None else {}
+        clock = self.now if self.now is not None else time.monotonic
         made = Transfers(
             self.stores, report=self.reports, caches=lambda site: self.place if site == "here" else self.places.get(site),
-            outputs=lambda *_: (), spool=self.spool, settings=self.settings, policy=policy, **clock,
+            outputs=lambda *_: (), spool=self.spool, settings=self.settings, policy=policy, clock=clock,
         )  # fmt: skip
         self.made.append(made)
         return made

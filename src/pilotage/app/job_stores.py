@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pilotage.ports import AttemptLogs, JobTree, ResultsIndex
+    from pilotage.ports import AttemptLogs, JobTree, PutCopies, ResultsIndex
 
 Learning = Callable[["ResultsIndex"], Callable[[str], bool]]
 """Makes, for an index, the function that updates it from the book with the files of a folder."""
@@ -26,12 +26,14 @@ class JobStores:
     tree: JobTree
     index: ResultsIndex
     logs: AttemptLogs
+    put_copies: PutCopies
 
     def close(self) -> None:
-        """Close all three."""
+        """Close all of them."""
         self.tree.close()  # first, since it writes cached checksums to the index
         self.index.close()
         self.logs.close()
+        self.put_copies.close()
 
 
 def _learn_nothing(_: ResultsIndex) -> Callable[[str], bool]:
@@ -42,12 +44,14 @@ def open_job_stores(state: Path, *, learning: Learning = _learn_nothing) -> JobS
     """The stores of a state folder; with `learning`, their index is updated from the book."""
     from pilotage.adapters.stores.folder_tree import FolderTree
     from pilotage.adapters.stores.logs import SqliteLogs
+    from pilotage.adapters.stores.put_copies import SqlitePutCopies
     from pilotage.adapters.stores.results_index import SqliteResultsIndex
     from pilotage.adapters.stores.work_database import WorkDatabase
 
     database = WorkDatabase(state)
     index = SqliteResultsIndex(database)
-    return JobStores(tree=FolderTree(state, index, learn=learning(index)), index=index, logs=SqliteLogs(database))
+    tree, logs = FolderTree(state, index, learn=learning(index)), SqliteLogs(database)
+    return JobStores(tree=tree, index=index, logs=logs, put_copies=SqlitePutCopies(database))
 
 
 @contextmanager

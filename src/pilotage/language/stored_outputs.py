@@ -23,8 +23,10 @@ class HandledOutput(NamedTuple):
 
     name: str
     copies: tuple[str, ...] = ()  # locators in different stores, in order; none: it is not stored
+    named: str = ""  # the one of them that the document names
     replicas: int = 0  # copies that the document asks for: more than there are locators if stores are missing
     disposed: bool = False  # removed from the job's tree after its last consumer, once all copies are there
+    spares: tuple[str, ...] = ()  # locators in further archive stores, for copies that cannot be had in theirs
     retained: Wish | None = None  # kept in the cache of the site where it is made
 
 
@@ -57,17 +59,22 @@ def _handled(
     if output is None:
         return HandledOutput(name)
     copies: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    locator = ""
     if output.stored:
         locator = locator_of(render(block.bound(output.locator), values), name) if output.locator else ""
-        copies = tuple(_copies(name, locator, output.replicas, job=job, archives=archives))
+        places = list(_places(name, locator, job=job, archives=archives))
+        copies, spares = tuple(places[: output.replicas]), tuple(places[output.replicas :])
     wishes = [_WISHES[word] for word in output.dispositions if word in _WISHES]
     wishes += [reader.wish for reader in readers if reader.reads(name)]
     wish = max(wishes, default=None)
     return HandledOutput(
         name=name,
         copies=copies,
+        named=locator,
         replicas=output.replicas if output.stored else 0,
         disposed=wish == Wish.DELETABLE,
+        spares=spares,
         retained=wish if wish != Wish.DELETABLE else None,
     )
 
@@ -102,12 +109,11 @@ def _fits(name: str, output: OutputFile, block: Block, values: Values) -> bool:
     return name.startswith(prefix) and bool(compile_expression(output.expression).fullmatch(name[len(prefix) :]))
 
 
-def _copies(name: str, locator: str, replicas: int, *, job: str, archives: Sequence[str]) -> Iterator[str]:
-    """The locators of the copies: the one of the document, then those in the archive stores."""
+def _places(name: str, locator: str, *, job: str, archives: Sequence[str]) -> Iterator[str]:
+    """The locators of all copies that there may be: the one of the document, then those in the archive stores."""
     if locator:
         yield locator
-    beside = archives_beside(locator, archives)
-    for archive in beside[: replicas - bool(locator)]:
+    for archive in archives_beside(locator, archives):
         yield locator_of(archive if is_folder(archive) else f"{archive}/", f"{job}/{name}")
 
 

@@ -342,6 +342,7 @@ WhyCode = Literal[
     "dropped",
     "failed",
     "stale",
+    "stored-elsewhere",
     "healed",
     "done",
     "aborted",

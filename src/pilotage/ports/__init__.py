@@ -45,6 +45,10 @@ from pilotage.ports.notifying import (
     NotDelivered,
     Notifier,
 )
+from pilotage.ports.put_copies import (
+    PutCopies,
+    PutCopy,
+)
 from pilotage.ports.results_index import (
     MadeFile,
     MadeWork,
@@ -120,6 +124,8 @@ __all__ = [
     "Notifier",
     "Page",
     "PresignedRequest",
+    "PutCopies",
+    "PutCopy",
     "ResultsIndex",
     "Rival",
     "RunKind",

@@ -10,6 +10,7 @@ __all__ = [
     "queries",
     "run_estimates",
     "stale_results",
+    "stored_elsewhere",
     "view_builders",
     "views",
 ]

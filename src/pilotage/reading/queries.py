@@ -27,7 +27,7 @@ from pilotage.book.statistics import statistics
 from pilotage.model.answers import HealedStep, HealingHistory
 from pilotage.model.errors import PilotageError, near_name
 from pilotage.model.events.events import COUNTER_MAX, JOB_ID, parse_dotted
-from pilotage.model.events.file_payloads import InputsRemade, RemadeInput
+from pilotage.model.events.file_payloads import InputsRemade, RemadeInput, StoredCopy
 from pilotage.model.jobs.layout import PackageId
 from pilotage.model.settings.engine import Healing, HealingSettings
 from pilotage.model.settings.settings import QuerySettings
@@ -50,6 +50,7 @@ from pilotage.reading.packages import (
     shown,
 )
 from pilotage.reading.stale_results import packages_with_remade_inputs, remade_inputs
+from pilotage.reading.stored_elsewhere import copies_elsewhere
 
 # Errors for jobs and packages that are not, or no longer, in the book.
 
@@ -279,6 +280,14 @@ class BookReader:
         if facts is None or facts.attempt is None or facts.state not in ("DONE", "CLEARED"):
             return ()
         return remade_inputs(self._journal, package.job, package.place, granted=facts.attempt)
+
+    def copies_elsewhere(self, package: ShownPackage) -> tuple[StoredCopy, ...]:
+        """The copies of the outputs of a package that another store took than the one in which they were to be."""
+        facts = package.facts
+        last = facts.attempts.get(facts.attempt or 0) if facts is not None else None
+        if facts is None or last is None or not last.copies:
+            return ()
+        return copies_elsewhere(self._journal, package.job, package.place, attempt=facts.attempt or 0)
 
     def stale_results(self, job: JobRow) -> dict[PackageId, InputsRemade]:
         """The finished packages of a job whose inputs were made again with other contents since."""

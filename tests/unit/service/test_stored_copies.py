@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
@@ -111,6 +112,45 @@ def test_partial_success_is_told_for_each_replica(archive: Archive) -> None:
     (failed,) = report.failed
     assert (failed.name, failed.reason) == ("out.dat", "store-full")
     assert "the quota is used up" in failed.message
+
+
+def with_spares(copy: OutputCopy, *spares: OutputCopy) -> OutputCopy:
+    return msgspec.structs.replace(copy, spares=spares)
+
+
+def test_another_store_takes_a_copy_that_its_own_does_not_take_and_says_why(archive: Archive) -> None:
+    archive.first.put_faults += [StoreUnreachable("no answer")] * 3
+    report = archive.stored(with_spares(archive.copy("first"), archive.copy("second")))
+    assert report.failed == ()
+    (copy,) = report.copies
+    assert (copy.locator, copy.instead_of) == (f"file://{archive.folder}/second/out.dat", archive.copy("first").locator)
+    assert "no answer" in copy.message
+
+
+def test_two_copies_of_a_file_never_come_to_one_store(archive: Archive) -> None:
+    archive.first.put_faults += [StoreUnreachable("no answer")] * 6
+    spares = [archive.copy("second")]
+    names = [
+        archive.copy("first"),
+        msgspec.structs.replace(archive.copy("first"), locator=f"file://{archive.folder}/first/b"),
+    ]
+    report = archive.stored(*(with_spares(each, *spares) for each in names))
+    assert [each.locator for each in report.copies] == [spares[0].locator]
+    (failed,) = report.failed
+    assert "no other archive store is left" in failed.message
+    assert "files.archive" in failed.message
+
+
+def test_a_store_that_failed_lately_is_not_tried_again_while_another_can_take_the_copy(archive: Archive) -> None:
+    archive.first.put_faults += [StoreUnreachable("no answer")] * 3
+    transfers = archive.transfers()
+    archive.owed = (with_spares(archive.copy("first"), archive.copy("second")),)
+    for attempt in (1, 2):
+        transfers.want(StoreOutputs(ref=AttemptRef("job-1", "1.1.1", attempt)))
+        report = archive.report()
+        assert isinstance(report, OutputsCopied)
+        assert [each.locator for each in report.copies] == [archive.copy("second").locator]
+    assert archive.first.puts == 3
 
 
 def test_a_locator_without_a_store_fails_by_itself(archive: Archive) -> None:

@@ -46,6 +46,10 @@ CREATE TABLE IF NOT EXISTS ours (  -- every content that was made under a name: 
 CREATE TABLE IF NOT EXISTS disposed (  -- removed on purpose, and still counted as made; no version of its own, like `runs`
     folder INTEGER NOT NULL, name TEXT NOT NULL, sha256 BLOB NOT NULL,
     PRIMARY KEY (folder, name, sha256)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS put_copies (  -- in stores, of attempts that are not granted yet; no version of its own either
+    job TEXT NOT NULL, package TEXT NOT NULL, attempt INTEGER NOT NULL, locator TEXT NOT NULL,
+    sha256 TEXT NOT NULL, owner TEXT NOT NULL, put INTEGER NOT NULL,
+    PRIMARY KEY (job, package, attempt, locator)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS times (
     folder INTEGER NOT NULL, document INTEGER NOT NULL, activity TEXT NOT NULL,
     count INTEGER NOT NULL, seconds REAL NOT NULL,

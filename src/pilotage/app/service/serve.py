@@ -89,6 +89,7 @@ def backend_for(
         from pilotage.service.jobs.runner import Runner
         from pilotage.service.sites.config_watch import SitesFileWatcher, connect_sites
         from pilotage.service.sites.pool import split_connections
+        from pilotage.service.transfers.leftover_copies import OwnCopies
         from pilotage.service.transfers.transfers import Transfers
         from pilotage.service.works.job_files import JobFiles
 
@@ -139,6 +140,7 @@ def backend_for(
                 caches=site_cache,
                 spool=str(folder / TRANSFERS_FOLDER),
                 settings=settings.files,
+                own_copies=OwnCopies(stores.put_copies),
             ),
             visible_seconds=settings.files.visible_seconds,
             known_stores=known,

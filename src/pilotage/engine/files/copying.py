@@ -38,14 +38,11 @@ def copies_elsewhere(state: EngineState, job: JobState, store: str) -> Iterator[
             if store_of(locator) != store or not any(work.job is job for work in waiting):
                 continue
             entry = cache.entries.get(locator)
-            if (
-                entry is None
-                or entry.state != FileState.FAILED
-                or is_output(locator)
-                or _lacks_space(state, cache, locator)
-            ):
+            if entry is None or entry.state != FileState.FAILED or is_output(locator):
                 continue
             found = _source(state, cache, locator)
+            if _lacks_space(state, cache, locator, found[1].size_bytes if found is not None else 0):
+                continue
             yield CopyElsewhere(cache.name, locator, found[0].name if found is not None else None)
 
 
@@ -91,6 +88,12 @@ def _source(state: EngineState, cache: SiteCache, locator: str) -> tuple[SiteCac
     return None
 
 
-def _lacks_space(state: EngineState, cache: SiteCache, locator: str) -> bool:
-    """Whether the cache is limited and has kept no space for the file."""
-    return state.sites.by_name[cache.name].site.cache_bytes is not None and locator not in cache.claimed
+def _lacks_space(state: EngineState, cache: SiteCache, locator: str, size_bytes: int) -> bool:
+    """Whether the cache is limited and has kept no space for the file, or less than it takes: its size was not known."""
+    limit = state.sites.by_name[cache.name].site.cache_bytes
+    if limit is None:
+        return False
+    kept = cache.claimed.get(locator)
+    if kept is None or cache.unsized:
+        return True
+    return cache.taken_bytes + cache.claimed_bytes - kept + size_bytes > limit

@@ -127,6 +127,8 @@ class StoredCopy(Part, frozen=True, kw_only=True):
     locator: Locator
     size_bytes: Count
     sha256: Sha256
+    instead_of: Annotated[str, Meta(max_length=8192)] = ""  # the locator in another store, which did not take it
+    message: Text = ""  # why not
 
     def __post_init__(self) -> None:
         """Check what the types cannot express."""

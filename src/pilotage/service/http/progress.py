@@ -125,11 +125,12 @@ async def job_progress(services: Services, principal: Principal, job: str) -> Pr
 
     transfers = backend.jobs.transfers
     under_way = transfers.under_way() if transfers is not None else []
+    unreliable = transfers.unreliable.told() if transfers is not None else []
 
     def stand(engine: Engine) -> tuple[JobStall, int, Unpublished | None, FilesMoving]:
         from pilotage.service.jobs.stall import stall_of
 
-        moving = files_moving(engine, job, under_way)
+        moving = files_moving(engine, job, under_way, unreliable)
         return stall_of(engine, job), backend.jobs.unpublished(job), backend.jobs.publishing_fault(job), moving
 
     # Ask the engine after the book: for a job that is over in the book, the engine knows whether its files are

@@ -23,11 +23,12 @@ from pilotage.ports import InTheWay, JobTree, Journal, MadeWork, Mark, ResultsIn
 from pilotage.service.jobs.late_stages import Expanded
 from pilotage.service.jobs.resubmission import were_concurrent
 from pilotage.service.jobs.submission import recall
+from pilotage.service.transfers.leftover_copies import Standing
 from pilotage.service.transfers.storing import OutputCopy
 from pilotage.service.works.manifests import Manifest, Manifests
 from pilotage.service.works.reuse import changed_outputs, fields_of, is_complete, key_of, made_before, may_be_there
 from pilotage.service.works.site_files import NO_SITE, SiteFiles
-from pilotage.service.works.stored_copies import contents_named, earlier_copies, owed_copies
+from pilotage.service.works.stored_copies import contents_named, earlier_copies, owed_copies, standing_of
 from pilotage.service.works.work_orders import compose, compose_every_way, ways_count
 
 log = logging.getLogger(__name__)
@@ -325,6 +326,10 @@ class ActiveJobs:
             earlier=earlier_copies(self._journal, ref),
             owner=self._owner_of(ref.job),
         )
+
+    def standing_of(self, ref: AttemptRef) -> Standing:
+        """Whether an attempt was granted, may still be, or never will."""
+        return standing_of(self._journal, ref)
 
     def _owner_of(self, job: str) -> str:
         row = self._journal.job(job)

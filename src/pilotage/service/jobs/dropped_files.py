@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 Ask = Callable[[Callable[[Engine], Result]], "Future[Result]"]
 
+LEFTOVERS_AGAIN_SECONDS = 60.0
+"""When to look again at copies that could not be removed: they were being written, or their store did not answer."""
 NAMES_MAX = 1000
 """Names of removed and kept files in an answer; the book has all of them."""
 _EVENT_BYTES = 64 * 1024  # of the names in one event, or one name more
@@ -402,9 +406,11 @@ class Removals:
 class Disposals:
     """Removes deletable outputs in a thread of its own, soon after the engine decided it."""
 
-    def __init__(self, removals: Removals) -> None:
-        """Start nothing."""
+    def __init__(self, removals: Removals, remove_leftovers: Callable[[], int] = lambda: 0) -> None:
+        """Start nothing; `remove_leftovers` removes copies in stores of attempts never granted, and counts those that stay."""
         self._removals = removals
+        self._remove_leftovers = remove_leftovers
+        self._again: threading.Timer | None = None  # when leftovers are looked at again
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disposals")
         self._any_released = False  # since this service started
         self._used: dict[ReleasedFile, None] = {}  # released files that unfinished jobs use; for that thread
@@ -418,6 +424,20 @@ class Disposals:
         self._any_released = self._any_released or bool(released)
         if self._any_released:
             self._thread.submit(self._carry_out, lambda: self._release(released))
+        self._look_at_leftovers()
+
+    def _look_at_leftovers(self) -> None:
+        with suppress(RuntimeError):  # the service stops: the next one does it
+            self._thread.submit(self._carry_out, self._leftovers)
+
+    def _leftovers(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._remove_leftovers():
+            self._again = threading.Timer(LEFTOVERS_AGAIN_SECONDS, self._look_at_leftovers)
+            self._again.daemon = True
+            self._again.start()
 
     def _release(self, released: Sequence[ReleasedFile]) -> None:
         self._used = dict.fromkeys(self._removals.release([*self._used, *released]))
@@ -431,6 +451,7 @@ class Disposals:
         ]
         if jobs:
             self._thread.submit(self._attempt, lambda: self._removals.unfinished_disposals(jobs))
+        self._look_at_leftovers()
         released = released_until_now(engine)
         if released:
             self._any_released = True
@@ -449,6 +470,8 @@ class Disposals:
     def stop(self) -> None:
         """End after the present one; the others are removed after the next start."""
         self._thread.shutdown(wait=True, cancel_futures=True)
+        if self._again is not None:
+            self._again.cancel()
 
 
 class _Other(NamedTuple):

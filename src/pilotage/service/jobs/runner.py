@@ -136,7 +136,7 @@ class Runner:
         self._removals = Removals(
             self._jobs, journal=journal, writer=writer, codec=codec, clock=clock, tree=tree, index=index, ask=driver.ask
         )
-        self._disposals = Disposals(self._removals)
+        self._disposals = Disposals(self._removals, lambda: self._file_orders.remove_leftovers(self._jobs.standing_of))
         self._commit_handler = CommitHandler(
             self._jobs, self._manifests, tree=tree, index=index, hold=lambda *held: self._request(hold_for(*held)), inputs=self._inputs,
             on_its_way=driver.on_its_way, yielding=driver.yielding, dispose=self._disposals.want, remake=self._request,
@@ -151,7 +151,7 @@ class Runner:
             unknown=lambda site, keys: driver.ask(partial(unknown_at, site, keys)).result(),
             unheard=lambda site: driver.ask(partial(unheard_at, site)).result(),
         )
-        self._file_orders = FileOrders(
+        self._file_orders: FileOrders = FileOrders(
             self._workers, make_transfers, report=driver.receive, outputs=self._jobs.owed_copies
         )
         self.transfers, self.ordered_fetch = self._file_orders.transfers, self._workers.ordered_fetch

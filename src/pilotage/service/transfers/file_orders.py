@@ -10,6 +10,7 @@ from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import FetchFile, FileEffect, RemoveFile, StoreOutputs
 from pilotage.model.exchange.reports import FileNotFetched
 from pilotage.service.sites.pool import SiteWorkers
+from pilotage.service.transfers.leftover_copies import StandingOf
 from pilotage.service.transfers.storing import OutputCopy
 from pilotage.service.transfers.transfers import FileReport, Transfers
 
@@ -57,6 +58,10 @@ class FileOrders:
     def cache_of(self, site: str) -> str:
         """The cache folder of a site, as its own account names it; empty if that is not known."""
         return self._workers.cache_of(site) or (self.transfers.cache_path(site) if self.transfers is not None else "")
+
+    def remove_leftovers(self, standing_of: StandingOf) -> int:
+        """Remove copies of attempts that were never granted; returns how many could not be removed yet. Waits for stores."""
+        return self.transfers.remove_leftovers(standing_of) if self.transfers is not None else 0
 
     def _refuse(self, orders: Sequence[FileEffect]) -> None:
         for each in orders:

@@ -24,8 +24,10 @@ class FilesMoving(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
 
-def files_moving(engine: Engine, job: str, under_way: Sequence[TransferStatus]) -> FilesMoving:
-    """The transfers that a job waits for, of all that are under way."""
+def files_moving(
+    engine: Engine, job: str, under_way: Sequence[TransferStatus], unreliable: Sequence[str] = ()
+) -> FilesMoving:
+    """The transfers that a job waits for, of all that are under way; `unreliable` tells the stores that failed lately."""
     from pilotage.engine.files.queries import fetched_for
 
     fetches = [
@@ -41,6 +43,11 @@ def files_moving(engine: Engine, job: str, under_way: Sequence[TransferStatus]) 
             if each.fault
         ),
         *(f"{each.locator} is not stored yet; the last try failed: {each.fault}" for each in copies if each.fault),
+        *(
+            f"copies go to other stores, as far as there are some, while a store fails: {each}"
+            for each in unreliable
+            if copies
+        ),
     ]
     return FilesMoving(
         summary=", ".join(filter(None, (_summary("fetching", fetches), _summary("storing", copies)))),

@@ -23,12 +23,20 @@ class OutputCopy(msgspec.Struct, frozen=True, kw_only=True):
     replaceable: frozenset[str] | None = frozenset()
     """The checksums of earlier copies of ours at this locator, which are replaced; None: whatever is there is ours."""
     owner: str = ""  # of the job; the service keeps contents for users
+    spares: tuple[OutputCopy, ...] = ()
+    """The same file in further stores: one of them takes the place of this copy if its store does not take it."""
 
 
 def store_copy(
-    store: Store, copy: OutputCopy, *, meter: Meter, allowed_seconds: Callable[[int], float], policy: RetryPolicy
+    store: Store,
+    copy: OutputCopy,
+    *,
+    meter: Meter,
+    allowed_seconds: Callable[[int], float],
+    policy: RetryPolicy,
+    before_put: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make sure that a store has a copy. Raises `StoreError`, `TransferStopped`."""
+    """Make sure that a store has a copy; calls back before it is put. Raises `StoreError`, `TransferStopped`."""
     meter.total_bytes = copy.size_bytes
     meter.allow(allowed_seconds(copy.size_bytes))
     damaged: set[str] = set()  # the versions of copies that we put there, and that are wrong
@@ -44,6 +52,7 @@ def store_copy(
             if there.version not in damaged:
                 _refuse_foreign(store, there, copy)
             replaces = there.version
+        before_put()
         store.put(copy.source, copy.locator, replaces=replaces, sent=meter.advance)
         now = store.stat(copy.locator)
         if now is None:

@@ -24,7 +24,7 @@ from pilotage.model.events.file_payloads import FailedCopy, StoredCopy
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.exchange.operations import CachedCopy, FetchFile, FileEffect, RemoveFile
 from pilotage.model.exchange.reports import FileArrived, FileGone, FileNotFetched, OutputsCopied
-from pilotage.model.locators import locator_below, shown_locator
+from pilotage.model.locators import CONTENT, locator_below, shown_locator
 from pilotage.model.settings.stores import FilesSettings, transfer_seconds
 from pilotage.model.texts import clipped
 from pilotage.ports.job_tree import StoreError
@@ -32,9 +32,11 @@ from pilotage.ports.store import FindsStores, FoundStore, PresignedRequest, Stor
 from pilotage.service.transfers.cache_folder import BadName, CacheFolder, VerifiedFile
 from pilotage.service.transfers.fetching import CopyToRead, Fetched, RetryPolicy, absent, fetch, pieces, retried
 from pilotage.service.transfers.ledger import Place, StoreStatus, Transfer, TransferLedger, TransferStatus
+from pilotage.service.transfers.leftover_copies import OwnCopies, StandingOf
 from pilotage.service.transfers.meter import Clock, TransferStopped
 from pilotage.service.transfers.pool import Lane, TransferPool
 from pilotage.service.transfers.publisher import Publisher
+from pilotage.service.transfers.replicas import CopyCourse, UnreliableStores, is_of_store, reason_of
 from pilotage.service.transfers.storing import OutputCopy, store_copy
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class _Copies:
         self.open = count
         self.stored: list[StoredCopy] = []
         self.failed: list[FailedCopy] = []
+        self.taken: set[str] = set()  # locators that have taken the place of another
 
 
 class Transfers:
@@ -110,6 +113,7 @@ class Transfers:
         outputs: Callable[[AttemptRef, Sequence[str]], Sequence[OutputCopy]],
         spool: str,
         settings: FilesSettings | None = None,
+        own_copies: OwnCopies | None = None,
         policy: RetryPolicy | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -122,11 +126,13 @@ class Transfers:
         self._caches = caches
         self._outputs = outputs
         self._spool = spool
+        self._own_copies = own_copies
         self._settings = settings or FilesSettings()
         self._policy = policy or RetryPolicy(tries=self._settings.transfer_tries_max)
         self._pool = TransferPool()
         self._publisher = Publisher()
         self.ledger = TransferLedger(self._pool, clock=clock)
+        self.unreliable = UnreliableStores(clock)
         self._guard = threading.Lock()
         self._inbox: deque[FileEffect] = deque()
         self._sorting = Lane("", at_once=1)
@@ -163,6 +169,10 @@ class Transfers:
     def stores(self) -> list[StoreStatus]:
         """What the transfers with each store came to, by name."""
         return self.ledger.stores()
+
+    def remove_leftovers(self, standing_of: StandingOf) -> int:
+        """Remove copies of attempts that were never granted; returns how many could not be removed yet. Waits for stores."""
+        return self._own_copies.remove_leftovers(self._stores, standing_of) if self._own_copies is not None else 0
 
     def send(self, order: FetchFile, sink: StreamSink, *, key: str, direct: bool) -> Callable[[], None]:
         """Send a file to a sink, under a key of its own; returns what cancels it. Raises `StoreError`, `BadLocator`.
@@ -266,7 +276,7 @@ class Transfers:
     def _not_fetched(self, order: FetchFile, fault: PilotageError, *, seconds: float = 0.0) -> None:
         message = clipped(fault.on_one_line(), MESSAGE_MAX)
         self._report(
-            FileNotFetched(site=order.site, key=order.key, reason=_reason(fault), message=message, seconds=seconds)
+            FileNotFetched(site=order.site, key=order.key, reason=reason_of(fault), message=message, seconds=seconds)
         )
 
     def _run_fetch(self, transfer: Transfer, order: FetchFile, found: FoundStore, cache: SiteCache) -> None:
@@ -433,46 +443,84 @@ class Transfers:
         copies = _Copies(ref, len(wanted))
         if not wanted and self.ledger.finish(transfer):
             self._report(OutputsCopied(ref=ref))
-        for number, copy in enumerate(wanted):
-            done = partial(self._copied, transfer, copies, copy)
-            try:
-                found = self._stores.find(copy.locator, user=copy.owner)
-            except PilotageError as fault:
-                done(fault)
-                continue
-            lanes = (self.ledger.store_lane(found),)
-            part = self.ledger.open(
-                "store", f"{transfer.key} {number}", locator=copy.locator, lanes=lanes, store=found.name, job=ref.job
-            )
-            if part is not None:
-                part.run, part.give_up = partial(self._run_copy, part, found, copy, done), done
-                self.ledger.queue(part)
+        for copy in wanted:
+            self._begin_copy(transfer, copies, CopyCourse(copy))
+
+    def _begin_copy(self, transfer: Transfer, copies: _Copies, course: CopyCourse) -> None:
+        """Queue a copy with its store, unless that has failed lately and another one can take it."""
+        copy = course.now
+        done = partial(self._copied, transfer, copies, course)
+        try:
+            found = self._stores.find(copy.locator, user=copy.owner)
+        except PilotageError as fault:
+            done(fault)
+            return
+        failing = self.unreliable.get(found.name)
+        if failing is not None and self._elsewhere(copies, course, failing):
+            self._begin_copy(transfer, copies, course)
+            return
+        lanes, key = (self.ledger.store_lane(found),), f"{transfer.key} {copy.name} {copy.locator}"
+        part = self.ledger.open("store", key, locator=copy.locator, lanes=lanes, store=found.name, job=copies.ref.job)
+        if part is not None:
+            part.run, part.give_up = partial(self._run_copy, part, found, (copies.ref, copy), done), done
+            self.ledger.queue(part)
+
+    def _elsewhere(self, copies: _Copies, course: CopyCourse, fault: PilotageError) -> bool:
+        """Let a further store take a copy, if there is one that has no copy of this file and has not failed lately."""
+        with self._guard:
+            for spare in course.wanted.spares:
+                if spare.locator not in copies.taken and self._unreliable_store(spare) is None:
+                    copies.taken.add(spare.locator)
+                    course.turn_to(spare, fault)
+                    return True
+        return False
+
+    def _unreliable_store(self, copy: OutputCopy) -> PilotageError | None:
+        try:
+            return self.unreliable.get(self._stores.find(copy.locator, user=copy.owner).name)
+        except PilotageError as fault:
+            return fault
 
     def _run_copy(
-        self, part: Transfer, found: FoundStore, copy: OutputCopy, done: Callable[[PilotageError | None], None]
+        self,
+        part: Transfer,
+        found: FoundStore,
+        owed: tuple[AttemptRef, OutputCopy],
+        done: Callable[[PilotageError | None], None],
     ) -> None:
+        ref, copy = owed
         if not self.ledger.begin(part, seconds=self._seconds(copy.size_bytes)):
             return
         storing = partial(
             store_copy, found.store, copy, meter=part.meter, allowed_seconds=self._seconds, policy=self._policy
         )
-        fault = self._attempted(part, storing)
+        if self._own_copies is None or copy.locator.startswith(CONTENT):  # contents that nobody uses go by themselves
+            fault = self._attempted(part, storing)
+        else:
+            fault = self._attempted(part, partial(self._put_as_ours, self._own_copies, ref, copy, storing))
         # What a stop interrupts is ordered again at the next start.
         if self.ledger.finish(part, fault=fault) and not (self.ledger.is_stopping and isinstance(fault, Cancelled)):
+            if fault is not None and is_of_store(fault):
+                self.unreliable.note(found.name, fault)
+            elif fault is None:
+                self.unreliable.forget(found.name)
             done(fault)
 
-    def _copied(self, transfer: Transfer, copies: _Copies, copy: OutputCopy, fault: PilotageError | None) -> None:
-        """One copy has come to something; the last one reports them all."""
+    @staticmethod
+    def _put_as_ours(own: OwnCopies, ref: AttemptRef, copy: OutputCopy, storing: Callable[..., None]) -> None:
+        with own.writing(ref, copy) as before_put:
+            storing(before_put=before_put)
+
+    def _copied(self, transfer: Transfer, copies: _Copies, course: CopyCourse, fault: PilotageError | None) -> None:
+        """One copy has come to something, or is tried in another store; the last one reports them all."""
+        if fault is not None and is_of_store(fault) and self._elsewhere(copies, course, fault):
+            self._begin_copy(transfer, copies, course)
+            return
         with self._guard:
             if fault is None:
-                copies.stored.append(
-                    StoredCopy(name=copy.name, locator=copy.locator, size_bytes=copy.size_bytes, sha256=copy.sha256)
-                )
+                copies.stored.append(course.stored())
             else:
-                message = clipped(fault.on_one_line(), MESSAGE_MAX)
-                copies.failed.append(
-                    FailedCopy(name=copy.name, locator=copy.locator, reason=_reason(fault), message=message)
-                )
+                copies.failed.append(course.failed(fault))
             copies.open -= 1
             is_last = not copies.open
         if is_last and self.ledger.finish(transfer):
@@ -515,10 +563,6 @@ class Transfers:
                 meter.check()
                 sink.take(piece)
                 meter.advance(len(piece))
-
-
-def _reason(fault: PilotageError) -> str:
-    return fault.reason if isinstance(fault, StoreError) else "bad-locator"
 
 
 def _text(ref: AttemptRef) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from pilotage.book.query import parse
 from pilotage.language import Expansion
@@ -15,7 +16,9 @@ from pilotage.model.events.file_payloads import OutputsStored
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.locators import CONTENT
+from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import JobTree, Journal, MadeWork, ResultsIndex, StoreError
+from pilotage.service.transfers.leftover_copies import Standing
 from pilotage.service.transfers.storing import OutputCopy
 
 _EVENTS_AT_ONCE = 1000
@@ -49,7 +52,7 @@ def owed_copies(
                 subject=file.name,
                 next_step="name more stores in the setting files.archive, start the service again, and release the package",
             )
-        found += [
+        copies = [
             OutputCopy(
                 name=file.name,
                 source=source(position),
@@ -59,8 +62,11 @@ def owed_copies(
                 replaceable=earlier.get(locator, frozenset()),
                 owner=owner,
             )
-            for locator in (_named_by_content(each, file.sha256) for each in output.copies)
+            for locator in (_named_by_content(each, file.sha256) for each in (*output.copies, *output.spares))
         ]
+        wanted, spares = copies[: len(output.copies)], tuple(copies[len(output.copies) :])
+        # Where the document itself says where a copy goes, no other place will do.
+        found += [each if each.locator == output.named else replace(each, spares=spares) for each in wanted]
     return found
 
 
@@ -87,6 +93,19 @@ def earlier_copies(journal: Journal, ref: AttemptRef) -> dict[str, frozenset[str
         more = page.more
         after = page.scanned_to if page.scanned_to is not None else after
     return found
+
+
+def standing_of(journal: Journal, ref: AttemptRef) -> Standing:
+    """Whether an attempt was granted, may still be, or never will."""
+    row, place = journal.job(ref.job), parse_dotted(ref.package)
+    package = journal.package(row, place) if row is not None and place is not None else None
+    if row is None or package is None:
+        return "never-granted"  # its job was purged
+    known = package.facts.attempts.get(ref.attempt)
+    if known is not None and known.granted_at is not None:
+        return "granted"
+    over = row.state in FINAL_NAMES or package.facts.state in FINAL_NAMES
+    return "never-granted" if over else "open"
 
 
 def deletable_outputs(expansion: Expansion, number: int, manifest: Sequence[OutputFile]) -> list[OutputFile]:

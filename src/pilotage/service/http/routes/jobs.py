@@ -449,6 +449,11 @@ def _in_words(services: Services, found: ShownPackage, explanation: Explanation)
         name = f"{found.job.job}/{explanation.package}"
         why = Why(code="stale", message=message, subject=name, next_step=f"pilotage retry --force {name}")
         explanation = msgspec.structs.replace(explanation, reasons=(*explanation.reasons, why))
+    if moved := services.reader.copies_elsewhere(found):
+        more = f" and {len(moved) - 1:,} more" if len(moved) > 1 else ""
+        message = f"a copy of {moved[0].name} is at {moved[0].locator} instead of {moved[0].instead_of}{more}: {moved[0].message}"
+        why = Why(code="stored-elsewhere", message=message, subject=moved[0].locator)
+        explanation = msgspec.structs.replace(explanation, reasons=(*explanation.reasons, why))
     if healed := services.reader.healed_steps(found):
         reasons = (*explanation.reasons, *(_healed(step, found.job) for step in healed[-_STEPS_SHOWN_MAX:]))
         explanation = msgspec.structs.replace(explanation, reasons=reasons)
