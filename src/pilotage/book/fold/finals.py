@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class FinalPackage(NamedTuple):
     unended: tuple[tuple[int, str, str, str], ...] = ()
     done_at: float = 0.0  # when it was granted
     disposed: bool = False  # the deletable outputs of its granted attempt were removed
-    failures: tuple[FailedAttempt, ...] = ()  # of a package that was aborted, in any epoch
+    failures: tuple[FailedAttempt, ...] = ()  # of a package that was aborted, in its epoch until then
 
 
 class _Brief(msgspec.Struct, gc=False):
@@ -62,6 +63,7 @@ class _Brief(msgspec.Struct, gc=False):
     finished_at: float | None = None
     lost_reason: str | None = None
     disposed_at: float | None = None
+    epoch: int = 1
     created_at: float | None = None
     exit_code: str | None = None
     exit_message: str | None = None
@@ -112,25 +114,28 @@ def read_finals(found: Iterable[tuple[int, int, int, str, str]]) -> Iterator[Fin
             tuple((at, each.site or "", each.pilot, each.lost_reason or "") for at, each in attempts.items() if each.finished_at is None
                   and each.pilot and (each.lease_seconds is not None or each.started_at is not None)),
             known.done_at or 0.0, granted in attempts and attempts[granted].disposed_at is not None,
-            _failures(attempts) if known.aborted_at is not None else (),
+            _failures(attempts, known.epoch, until=known.aborted_at) if known.aborted_at is not None else (),
         )  # fmt: skip
 
 
-def _failures(attempts: Mapping[int, _Brief | AttemptFacts]) -> tuple[FailedAttempt, ...]:
+def _failures(
+    attempts: Mapping[int, _Brief | AttemptFacts], epoch: int, *, until: float = math.inf
+) -> tuple[FailedAttempt, ...]:
     return tuple(
         FailedAttempt(
             number, each.site or "", each.reason or "application-error", each.exit_status, each.signal,
             each.exit_message or "", each.started_at or each.created_at or 0.0, each.finished_at,
         )
         for number, each in attempts.items()
-        if each.finished_at is not None and not each.early and each.exit_code != ExitCodeGasw.SUCCESS
+        if each.finished_at is not None and each.finished_at <= until and each.epoch == epoch and not each.early
+        and each.exit_code != ExitCodeGasw.SUCCESS
         and (each.reason or each.exit_code != ExitCodeGasw.EXECUTION_CANCELED)
     )  # fmt: skip
 
 
 def failed_attempts(facts: PackageFacts) -> tuple[FailedAttempt, ...]:
-    """The failed attempts of a package, in any epoch; not those that started early."""
-    return _failures(facts.attempts)
+    """The failed attempts of a package in its epoch; not those that started early."""
+    return _failures(facts.attempts, facts.epoch)
 
 
 # Keys that are not stored: those of an attempt that was created, ended and granted, without other events of its package.

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pilotage.model.states import FINAL_NAMES
+from pilotage.book.codec import Checked
+from pilotage.model.events import payloads
+from pilotage.model.events.healing_payloads import ActivityReopened, ActivityStopped
+from pilotage.model.states import FINAL_NAMES, ExitCodeGasw
 from pilotage.simulator.checkers.decisions import SUCCESSES, Decisions
 from pilotage.simulator.checkers.records import (
     ABORTED,
@@ -16,7 +19,9 @@ from pilotage.simulator.checkers.records import (
     DONE,
     AttemptTrace,
     JobTrace,
+    PackageTrace,
     Record,
+    Rules,
     Violation,
 )
 
@@ -209,3 +214,125 @@ class Ends:
 
 def _is_open(attempt: AttemptTrace) -> bool:
     return not attempt.finished and not attempt.lost
+
+
+# Activities that are stopped: only if they cannot succeed, in time, and nothing of them starts until they are opened again.
+
+STOPS = "stops"
+_OF_APPLICATION = frozenset(
+    ("application-error", "command-not-found", "failure-pattern", "missing-output", "segmentation-fault", "signal")
+)
+_PACKAGES_MIN = 5  # that must have failed alike
+_FACTOR = 5  # so many times the bound may fail at one site, or beside others that got further
+
+
+class _Activity:
+    """An activity of a job since it was opened."""
+
+    __slots__ = ("failed", "most_live", "stopped", "succeeded")
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self.succeeded = ""  # the package
+        self.failed: dict[
+            tuple[str, int | None], list[str]
+        ] = {}  # by reason and exit status: the packages, one for each attempt
+        self.most_live = 0  # attempts at once
+
+
+class Stopped:
+    """The activities of every job."""
+
+    def __init__(self, record: Record, rules: Rules) -> None:
+        """Share the record of the other checkers."""
+        self._record = record
+        self._bound = rules.failing_attempts_max
+        self._known: dict[tuple[str, str], _Activity] = {}
+        self._live: dict[tuple[str, str], set[tuple[str, int]]] = {}
+        self.counts = {"stopped": 0, "reopened": 0}
+
+    def on_written(self, checked: Checked) -> None:
+        """An event is durable, and recorded by the others."""
+        event, data = checked.event, checked.data
+        if isinstance(data, ActivityStopped | ActivityReopened):
+            job = self._record.job(event.job or "")
+            if isinstance(data, ActivityStopped):
+                self._on_stopped(job, data)
+            else:
+                self._on_reopened(job, data)
+        elif event.package is not None and event.job is not None:
+            job = self._record.job(event.job)
+            package = job.package(event.package)
+            if package.template is not None:
+                self._on_package(checked, package, job, package.template.activity)
+
+    def _of(self, job: JobTrace, activity: str) -> _Activity:
+        return self._known.setdefault((job.name, activity), _Activity())
+
+    def _on_package(self, checked: Checked, package: PackageTrace, job: JobTrace, activity: str) -> None:
+        event, data = checked.event, checked.data
+        known, live = self._of(job, activity), self._live.setdefault((job.name, activity), set())
+        ref = (package.place, event.attempt or 0)
+        if isinstance(data, payloads.AttemptCreated):
+            if known.stopped:
+                message = f"attempt {event.attempt} was created, and the activity {activity} is stopped"
+                raise self._record.broken(STOPS, message, package)
+            self._check_in_time(job, activity, known, package)
+            live.add(ref)
+            known.most_live = max(known.most_live, len(live))
+        elif isinstance(data, payloads.CommitGranted):
+            known.succeeded = package.place
+        elif isinstance(data, payloads.AttemptFinished | payloads.OutputsStaged):
+            live.discard(ref)
+            if package.success and package.success == event.attempt:
+                known.succeeded = package.place
+            elif isinstance(data, payloads.AttemptFinished):
+                self._count(checked, data, package, known)
+        elif isinstance(data, payloads.AttemptLost):
+            live.discard(ref)
+        elif isinstance(data, payloads.Aborted) and data.cause == "activity-stopped" and not known.stopped:
+            raise self._record.broken(STOPS, f"aborted since {activity} was stopped, and it is not", package)
+
+    def _count(self, checked: Checked, data: payloads.AttemptFinished, package: PackageTrace, known: _Activity) -> None:
+        """Count a failure of an attempt that still counted."""
+        event = checked.event
+        attempt = package.attempts.get(event.attempt or 0)
+        if attempt is None or package.state or attempt.epoch != package.epoch or attempt.early:
+            return
+        if event.source != "agent" or event.stream != attempt.pilot or data.exit_code == ExitCodeGasw.SUCCESS:
+            return
+        if data.reason in _OF_APPLICATION:
+            known.failed.setdefault((data.reason, data.exit_status), []).append(package.place)
+
+    def _check_in_time(self, job: JobTrace, activity: str, known: _Activity, package: PackageTrace) -> None:
+        """So many equal failures without a success stop an activity: no attempt begins after that."""
+        if not self._bound or known.succeeded:
+            return
+        for (reason, _), places in known.failed.items():
+            allowed = self._bound * (_FACTOR + known.most_live)
+            if len(places) > allowed and len(set(places)) >= _PACKAGES_MIN:
+                message = (
+                    f"an attempt begins after {len(places)} attempts of {activity} failed alike ({reason}) and none succeeded;"
+                    f" at most {known.most_live} were live at once"
+                )
+                raise self._record.broken(STOPS, message, package)
+
+    def _on_stopped(self, job: JobTrace, data: ActivityStopped) -> None:
+        known = self._of(job, data.activity)
+        if known.stopped:
+            raise self._record.broken_job(STOPS, f"{data.activity} is stopped again", job)
+        if known.succeeded:
+            message = f"{data.activity} is stopped, and {known.succeeded} of it has succeeded since it was opened"
+            raise self._record.broken_job(STOPS, message, job)
+        most = max(known.failed.values(), key=len, default=[])
+        if len(most) < self._bound or len(set(most)) < _PACKAGES_MIN:
+            message = f"{data.activity} is stopped after {len(most)} equal failures of {len(set(most))} packages"
+            raise self._record.broken_job(STOPS, message, job)
+        known.stopped = True
+        self.counts["stopped"] += 1
+
+    def _on_reopened(self, job: JobTrace, data: ActivityReopened) -> None:
+        if not self._of(job, data.activity).stopped:
+            raise self._record.broken_job(STOPS, f"{data.activity} is opened again, and was not stopped", job)
+        self._known[job.name, data.activity] = _Activity()
+        self.counts["reopened"] += 1

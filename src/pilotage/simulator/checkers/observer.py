@@ -34,6 +34,7 @@ promises, by the name in a violation:
 | `copies` | what is granted exists as often as it was asked for in stores, with the right checksum |
 | `disposal` | outputs are disposed of once, and only if no package may still read them; then they go |
 | `groups` | attempts that share a batch job are alike and no more than allowed; they begin there one after another, and none that was taken back |
+| `stops` | an activity is stopped only after as many equal failures of several packages as the settings say, and none of a success since it was opened; nothing of it starts until it is opened again; it is stopped before far more fail |
 | `finishing` | once faults stop, everything finishes |
 
 The simulation itself checks others, since it sees more of the service than its events:
@@ -72,7 +73,7 @@ from pilotage.model.exchange.operations import (
 from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.resources import Capacity
 from pilotage.simulator.checkers.decisions import Decisions
-from pilotage.simulator.checkers.endings import Ends, Explain, States
+from pilotage.simulator.checkers.endings import Ends, Explain, States, Stopped
 from pilotage.simulator.checkers.files import Files
 from pilotage.simulator.checkers.forecasts import Forecasts
 from pilotage.simulator.checkers.inputs import Inputs
@@ -103,6 +104,7 @@ class Observer:
         self._order = Order(self._record, rules)
         self._forecasts = Forecasts(self._record, self._times)
         self._latencies = Latencies(self._record, rules)
+        self.stopped = Stopped(self._record, rules)
         self._pilots = Pilots(self._record, inputs)
         self._provisioning = Provisioning(self._record, rules)
         self._ends = Ends(self._record, self._decisions)
@@ -132,6 +134,7 @@ class Observer:
             self._forecasts.on_written(checked)
             provisioning.on_written(checked)
             self._latencies.on_written(checked)
+            self.stopped.on_written(checked)
             self.files.on_written(checked)
             if checked.event.site is not None:
                 decisions.attempts.sites.on_event(checked.event.site, checked.data)

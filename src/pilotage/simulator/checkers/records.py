@@ -49,6 +49,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     failures_min: Mapping[str, int] = msgspec.field(default_factory=lambda: {"application-error": 3})
     sites: tuple[Site, ...] = ()
     pilot_kills_max: int = 2
+    failing_attempts_max: int = 0  # equal failures without a success that stop an activity; 0: none does
     lease_seconds: float = 0.0  # 0: unknown, so early suspicion is not checked
     lost_after_leases: float = 0.0  # leases of silence before a pilot is given up; 0: unknown
     late_seconds: float = 0.0  # largest leap of the engine's time when its clock is set

@@ -506,6 +506,7 @@ def _rules(world: World) -> Rules:
         attempts_max=settings.restart.attempts_max,
         sites=tuple(sketch.site for sketch in world.sites),
         pilot_kills_max=settings.restart.pilot_kills_max,
+        failing_attempts_max=settings.incidents.failing_attempts_max,
         lease_seconds=settings.lease_seconds,
         lost_after_leases=settings.lost_after_leases,
         late_seconds=LATE_INTERVALS * settings.interval_seconds,

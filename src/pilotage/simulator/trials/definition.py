@@ -14,8 +14,9 @@ from pilotage.model.jobs.definition import AbortOn, Retry, RetryRule
 from pilotage.model.jobs.file_plan import Wish
 from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Capacity, Demand, lacking
-from pilotage.model.settings.engine import EngineSettings, RestartSettings, SelectionSettings
+from pilotage.model.settings.engine import EngineSettings, HealingSettings, RestartSettings, SelectionSettings
 from pilotage.model.site import Site
+from pilotage.simulator.trials.heat import HEAT, LATER_HEAT, drawn_faults
 from pilotage.simulator.world.agent_context import AgentSettings
 from pilotage.simulator.world.behaviour import Habits, SiteHabits
 from pilotage.simulator.world.faults import Faults
@@ -38,47 +39,6 @@ _GIB = 2**30
 _END_PROBABILITY = 0.08  # of a job with final packages, and of one with `abort_on`
 _ALIKE_PROBABILITY = 0.15  # of a world with many equal packages that differ only in priority
 _TROUBLES = ("platform-failure", "application-error", "preempted", "signal", "segmentation-fault", "command-not-found")
-
-_HEAT: dict[str, dict[str, float]] = {
-    # Groups of related faults: the probability of each in the worst world.
-    "network": {
-        "message_lost": 0.2,
-        "message_duplicated": 0.2,
-        "message_delayed": 0.1,
-        "message_reordered": 0.1,
-    },
-    "agents": {"agent_killed": 0.02, "agent_paused": 0.02, "clock_skewed": 0.5},
-    "service": {"service_crashed": 0.01, "tail_torn": 1.0},
-    "disks": {"disk_full": 0.05, "input_vanishes": 0.1},
-    "batch": {
-        "batch_unreachable": 0.05,
-        "batch_forgets": 0.15,
-        "batch_reuses_id": 0.2,
-        "batch_starts_twice": 0.2,
-    },
-    "sites": {"site_down": 0.01, "black_hole": 0.02},
-    "user": {
-        "user_kills": 0.02,
-        "user_holds": 0.02,
-        "user_drops": 0.02,
-        "user_restores": 0.5,
-        "user_restarts": 0.04,
-        "user_reschedules": 0.04,
-        "user_replicates": 0.06,
-    },
-}
-
-_LATER_HEAT: dict[str, dict[str, float]] = {
-    # Later kinds have their own random stream, so that earlier worlds keep their other faults.
-    "agents": {"agent_rogue": 0.05},
-    "disks": {"journal_full": 0.02},
-    "packages": {"package_loops": 0.1, "package_kills": 0.05},
-    "user": {"user_clears": 0.5, "user_revives": 1.0, "user_rambles": 1.0},
-    "clock": {"service_clock_set": 0.005},
-}
-
-_OF_FEW = ("tail_torn", "user_revives")
-"""Faults whose probability does not depend on how bad the rest is: a torn tail of few crashes, a revival of few cleared jobs."""
 
 
 class SiteSketch(Sketch, frozen=True, kw_only=True):
@@ -141,7 +101,7 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
             sites=sites,
             jobs=named,
             packages=_packages(dice),
-            faults=Faults(**_faults(dice, _HEAT), **_faults(random.Random(f"faults/{seed}"), _LATER_HEAT)),
+            faults=Faults(**drawn_faults(dice, HEAT), **drawn_faults(random.Random(f"faults/{seed}"), LATER_HEAT)),
             user=UserHabits(
                 think_seconds=dice.choice([0.5, 5.0, 60.0]),
                 held_seconds=dice.choice([30.0, 300.0, 1800.0]),
@@ -164,6 +124,8 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
             faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
         ),
     )
+    if seed > BROKEN_AFTER:
+        return with_broken_activity(made)
     if seed > GROUPS_AFTER:
         return with_groups(made)
     if seed > EARLY_AFTER and not seed % 2:
@@ -173,18 +135,6 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
 
 def _one_of(dice: random.Random, *choices: AnyDistribution) -> AnyDistribution:
     return dice.choice(choices)
-
-
-def _faults(dice: random.Random, groups: dict[str, dict[str, float]]) -> dict[str, float]:
-    chosen: dict[str, float] = {}
-    for kinds in groups.values():
-        heat = dice.choice([0.0, 0.0, 0.1, 0.3, 1.0])
-        for kind, most in kinds.items():
-            share = most * dice.uniform(0.1, 1.0)
-            often = (0.5 + 0.5 * share) * bool(heat) if kind in _OF_FEW else share * heat
-            if probability := round(often, 5):
-                chosen[kind] = probability
-    return chosen
 
 
 def _packages(dice: random.Random) -> Habits:
@@ -490,6 +440,27 @@ def with_groups(world: World) -> World:
     packages = replace(world.packages, application_seconds=seconds)
     settings = replace(world.settings, group_packages_max=dice.choice([2, 5, 20]), owner_running_max=0)
     return replace(world, sites=tuple(sites), jobs=(*world.jobs, bag), packages=packages, settings=settings)
+
+
+BROKEN_AFTER = 20_000
+"""After this seed an activity cannot succeed, or only after some attempts of each of its packages."""
+_BROKEN_JOB = "broken"
+
+
+def with_broken_activity(world: World) -> World:
+    """Add a job with such an activity, one that reads its outputs, and one that needs neither; by a random stream of its own."""
+    dice = random.Random(f"broken/{world.seed}")
+    stages = (
+        StageSketch(lines=(LineSketch(count=dice.randint(20, 80), templates=(0,)),)),
+        StageSketch(lines=(LineSketch(count=4, templates=(1,)),), joins=(Join(stage=1, kind="random", fan=2),)),
+        StageSketch(lines=(LineSketch(count=6, templates=(2,)),)),
+    )
+    templates = tuple(Template(activity=name) for name in ("broken", "reader", "healthy"))
+    job = JobSketch(job=_BROKEN_JOB, owner="ada", templates=templates, stages=stages)
+    broken = {f"{_BROKEN_JOB}/1": dice.choice([1, 2, 10_000, 10_000])}
+    bound = HealingSettings(failing_attempts_max=dice.choice([6, 10, 20]))
+    settings = replace(world.settings, incidents=bound, healing=dice.choice(["predictive", "paper", "off"]))
+    return replace(world, jobs=(*world.jobs, job), packages=replace(world.packages, broken=broken), settings=settings)
 
 
 EARLY_AFTER = 2000

@@ -59,6 +59,7 @@ class Habits(msgspec.Struct, frozen=True, kw_only=True):
     inputs_seconds: AnyDistribution = Fixed(0.0)
     outputs_seconds: AnyDistribution = Fixed(0.0)
     doomed: float = 0.0  # the share of packages that fail at every site, always in the same way
+    broken: dict[str, int] = {}  # stages (job/stage) whose packages all fail alike, at most so many attempts of each
 
 
 class SiteHabits(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +93,7 @@ class RandomBehaviour:
         # If nothing but the work varies, nothing else is drawn.
         inputs, outputs, memory = habits.inputs_seconds, habits.outputs_seconds, habits.memory_bytes
         self._steady: tuple[OfOneNumber, float, float, int] | None = None
-        work = None if habits.doomed or loops or kills else habits.application_seconds
+        work = None if habits.doomed or habits.broken or loops or kills else habits.application_seconds
         if (
             isinstance(work, OfOneNumber)
             and isinstance(inputs, Fixed)
@@ -119,6 +120,10 @@ class RandomBehaviour:
             work_seconds *= known.straggler_factor.draw(numbers)
         inputs_seconds = habits.inputs_seconds.draw(numbers)
         outputs_seconds = habits.outputs_seconds.draw(numbers)
+        if habits.broken and ref.attempt <= habits.broken.get(f"{ref.job}/{ref.package.partition('.')[0]}", 0):
+            return AttemptOutcome(
+                inputs_seconds, work_seconds, outputs_seconds, memory_bytes, "application-error", 0.5, 9
+            )
         if doomed:
             return AttemptOutcome(
                 inputs_seconds, work_seconds, outputs_seconds, memory_bytes, "application-error", 0.5, doom

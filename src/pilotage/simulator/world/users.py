@@ -15,6 +15,7 @@ from pilotage.book.codec import Checked
 from pilotage.engine.files.holding import NO_SPACE_LEFT
 from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.file_payloads import FilesFetched
+from pilotage.model.events.healing_payloads import ActivityStopped
 from pilotage.model.events.payloads import Held
 from pilotage.model.exchange.exchange import Exchange
 from pilotage.model.exchange.operations import (
@@ -94,6 +95,9 @@ class Answered(Protocol):
         ...
 
 
+_MENDED_MAX = 2  # a person gives up opening an activity that is stopped again and again
+
+
 class _Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """A request without an answer so far, and the faults it came from."""
 
@@ -135,6 +139,7 @@ class User:
         self._dropped: dict[tuple[str, int, int], None] = {}
         self._pinned: dict[tuple[str, str], None] = {}  # by site and locator
         self._purging: dict[str, int] = {}  # by site: how many files the user still wants to see gone
+        self._mended: dict[tuple[str, str], int] = {}  # by job and activity: how often it was stopped
         self._ended: dict[str, str] = {}  # by job: the package that ended last
 
     def submit_all(self, sketches: Iterable[JobSketch]) -> None:
@@ -165,11 +170,20 @@ class User:
                 self._think_of_files(event.site, checked.data)
             if event.type == "Cleared" and self._injector.strikes("user_revives"):
                 self._interfere("user_revives", event, at_once=False)
+            if isinstance(checked.data, ActivityStopped) and event.job is not None:
+                self._mend(event.job, checked.data.activity)
             if event.package is None:
                 continue
             for kind in _MOMENTS.get(event.type, ()):
                 if (kind != "user_restores" or self._dropped) and self._injector.strikes(kind):
                     self._interfere(kind, event, at_once=False)
+
+    def _mend(self, job: str, activity: str) -> None:
+        """Open a stopped activity again after a while, a few times."""
+        count = self._mended[job, activity] = self._mended.get((job, activity), 0) + 1
+        if count <= _MENDED_MAX:
+            waiting = _Waiting(asked=Restart(job=job, activity=activity, message="mended"))
+            self._schedule.after(self._habits.think_seconds * count, self._send, waiting)
 
     def receive_answer(self, answer: Answer) -> None:
         """An answer arrived."""
