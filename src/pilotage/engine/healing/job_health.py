@@ -224,7 +224,7 @@ class JobHealth:
             since += began_at
             if now > began_at:
                 took += now - began_at
-            if not succeeded and attempt.raced_at < at:
+            if not succeeded and attempt.raced_at < at and now > began_at:  # the clock may have been set back
                 self._raced_microseconds += now - max(int(attempt.raced_at * _MICROSECONDS), began_at)
             attempts.append(attempt)
         self._running_since -= since
