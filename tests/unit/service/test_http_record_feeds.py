@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,16 @@ import msgspec
 import pytest
 from litestar.testing import TestClient
 
+from pilotage.adapters.record_index.sqlite import SqliteRecordIndex
 from pilotage.adapters.records.folder import FolderRecords
 from pilotage.model.events.payloads import AccessRule
 from pilotage.model.records import RECORD_VERSION, JobRecord
 from pilotage.model.settings.settings import Settings
+from pilotage.provenance.index.attributes import DEFAULT
+from pilotage.provenance.index.feed import FeedBatch
 from pilotage.reading.access import ANY_OWNER, READ, SUBSCRIBE, Principal
 from pilotage.service.http.services import Services
+from pilotage.service.index_server import Feeder, IndexApplication
 from pilotage.service.journal import record_feeds
 from tests.kit.framework_answers import FrameworkAnswers
 from tests.kit.served_book import WallClock, access_of, sqlite_journal
@@ -88,6 +93,41 @@ def test_a_feed_has_what_its_user_may_read_and_its_query_finds(client: Client) -
     assert jobs(asked(client, "GET", "/one", user="bob")) == ["j2", "j3"]
     asked(client, "POST", user="bob", status=201, json={"name": "one", "query": "tag.group=j3"})
     assert jobs(asked(client, "GET", "/one", user="bob")) == ["j3"]
+
+
+class OverHttp:
+    """The storage, as an index that a user runs is fed from it."""
+
+    def __init__(self, client: Client, user: str) -> None:
+        self._client, self._user = client, user
+        asked(client, "POST", user=user, status=201, json={"name": "one"})
+
+    def batch(self, *, after: int) -> FeedBatch:
+        return msgspec.convert(asked(self._client, "GET", f"/one?after={after}&limit=1", user=self._user), FeedBatch)
+
+
+@pytest.mark.parametrize(
+    "operator, told",
+    [
+        ("root", {"root": ["j1", "j2", "j3"], "ann": ["j1", "j3"], "bob": ["j2", "j3"]}),
+        ("bob", {"root": ["j2", "j3"], "ann": ["j3"], "bob": ["j2", "j3"]}),  # bob cannot show what he may not read
+        ("ann", {"root": ["j1", "j3"], "ann": ["j1", "j3"], "bob": ["j3"]}),
+    ],
+)
+def test_an_index_tells_nobody_more_than_both_who_runs_it_and_who_asks_may_read(
+    client: Client, tmp_path: Path, operator: str, told: dict[str, list[str]]
+) -> None:
+    with closing(SqliteRecordIndex(tmp_path / "index.sqlite", attributes=DEFAULT)) as index:
+        feeder = Feeder(index, {"http://storage": OverHttp(client, operator)}, poll_seconds=1.0)
+        feeder.feed_once()
+        application: Any = IndexApplication(index, feeder, name="one", access=access_of(PRINCIPALS))
+        with TestClient(application) as asks:
+            for user, expected in {**told, "site": None, "nobody": None}.items():
+                answer = asks.get(
+                    "/v1/records/find?query=state%3DDONE", headers={"Authorization": f"Bearer {user}"}
+                ).json()
+                found = sorted(each["job"] for each in answer.get("records", []))
+                assert found == (expected or []), user
 
 
 def test_a_feed_does_not_tell_of_records_that_its_user_could_never_read(client: Client, services: Services) -> None:
