@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -214,6 +215,33 @@ def test_a_damaged_record_is_named_and_left_out_and_later_ones_are_fed(
     store.commit([record_of("j2")])  # from a copy
     assert bring_up_to_date(index, "here", source) == 1
     assert found(index, "state=DONE") == ["j1", "j2", "j3"]
+
+
+def test_records_of_a_pack_that_was_lost_are_in_the_index_once_it_was_brought_back(
+    index: RecordIndex, tmp_path: Path
+) -> None:
+    folder = tmp_path / "records"
+
+    def fed() -> list[str]:
+        with closing(FolderRecords(folder)) as store:
+            bring_up_to_date(index, "here", StoreSource(store, wanted()))
+            assert [each.position for each in store.changes(after=0, limit=9)] == sorted(
+                {each.position for each in store.changes(after=0, limit=9)}
+            )
+        return found(index, "state=DONE")
+
+    with closing(FolderRecords(folder)) as store:
+        store.commit([record_of("j1")])
+    (folder / "packs/000001.pack").rename(tmp_path / "aside")
+    with closing(FolderRecords(folder)) as store:
+        store.commit([record_of("j2")])
+    assert fed() == ["j2"]
+    (tmp_path / "aside").rename(folder / "packs/000001.pack")
+    assert fed() == ["j1", "j2"]
+    assert fed() == ["j1", "j2"]
+    with closing(FolderRecords(folder)) as store:
+        assert store.record("j1") == record_of("j1")
+        assert list(store.check()) == []
 
 
 def test_a_record_is_fed_without_its_annotations_where_one_is_damaged(

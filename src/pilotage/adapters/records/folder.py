@@ -114,6 +114,7 @@ class FolderRecords:
                         copies.begin(self._packs)
                     self._packs.start_at_the_end(shortened=self._shortened)
                     self._use_dictionary()
+                    self._commit_healed()
                 else:
                     self._open_to_read()
             except BaseException:
@@ -134,6 +135,18 @@ class FolderRecords:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def _commit_healed(self) -> None:
+        """Commit records anew that were damaged and can be read again, such as in a pack that was brought back: indexes left them out."""
+        damaged = self._marks.damaged()
+        found = [row for row in self._catalogue.all_records() if row[2] in damaged] if damaged else []
+        for _, _, sha256 in found:
+            with suppress(DamagedPart):
+                content = self._content(sha256)
+                item = self._next(RECORD, content)
+                self._packs.append([item])
+                with self._durably():
+                    self._catalogue.add_record(item.position, decoded_record(content), sha256)
 
     def _refuse_displaced(self) -> None:
         """Raise `OSError` if the lock is another file by now, such as of a folder that was put in place of this one."""
@@ -511,9 +524,10 @@ class FolderRecords:
                 yield from self._copies.check(self._packs)
 
     def _note_lost(self, digests: Collection[bytes], packs: Collection[int]) -> None:
-        """Mark what a check found damaged; what is there again, such as in a pack that was brought back, is sound."""
+        """Mark what a check found damaged; what is there again, such as in a pack that was brought back, is sound for who writes."""
         self._marks.add(digests)
-        self._marks.heal(self._marks.damaged() - set(digests))
+        if self._writes:
+            self._marks.heal(self._marks.damaged() - set(digests))
         self._damaged_packs = set(packs)
 
     def collect(self, *, dry_run: bool) -> Collected:
