@@ -109,7 +109,7 @@ def test_every_world_has_packages_and_sites_enough() -> None:
 
 
 def test_in_some_worlds_queued_pilots_are_withdrawn_by_forecast() -> None:
-    results = [simulate(make_world(seed)) for seed in (78, 142, 192)]
+    results = [simulate(make_world(seed)) for seed in (78, 142, 189)]
     assert all(result.violation is None and result.plans["withdrawn"] for result in results)
 
 
