@@ -82,7 +82,7 @@ def explain_lacks(state: EngineState, job: JobState, number: int) -> Iterator[Wh
         cache = state.files.caches.get(site.name)
         if cache is None:
             continue
-        for file in islice(files.of(number), _LOOKED_AT_MAX):
+        for file in islice(files.needed(number, site.site), _LOOKED_AT_MAX):
             locator = files.locator(file)
             entry, fault = cache.entries.get(locator), cache.faults.get(locator)
             if entry is not None and entry.state == FileState.FAILED and fault is not None:
@@ -123,7 +123,7 @@ def _too_large(state: EngineState, job: JobState, number: int, site: SiteState) 
         return ""
     files, cache = files_of(job), state.files.at(site.name)
     total_bytes = 0
-    for file in files.of(number):
+    for file in files.needed(number, site.site):
         entry = cache.entries.get(files.locator(file))
         total_bytes += (entry.size_bytes if entry is not None else 0) or files.size_bytes(file) or 0
     if total_bytes <= limit:
@@ -156,7 +156,7 @@ def _has_space(state: EngineState, work: ActivePackage, site: SiteState) -> bool
     limit, cache, files = site.site.cache_bytes, state.files.at(site.name), files_of(work.job)
     if limit is None:
         return True
-    own = {files.locator(file): files.size_bytes(file) or 1 for file in files.of(work.number)}
+    own = {files.locator(file): files.size_bytes(file) or 1 for file in files.needed(work.number, site.site)}
     stays = sum(
         each.size_bytes
         for locator, each in cache.entries.items()
@@ -179,7 +179,7 @@ def _no_space(state: EngineState, job: JobState, number: int, site: SiteState) -
     if limit is None or cache is None:
         return ""
     files = files_of(job)
-    own = {files.locator(file): files.size_bytes(file) or 1 for file in files.of(number)}
+    own = {files.locator(file): files.size_bytes(file) or 1 for file in files.needed(number, site.site)}
     there = {each.locator: each.size_bytes for each in cache.entries.values() if each.state != FileState.FAILED}
     kept = [each for each in there if each not in own and is_needed(state, each)]
     own_bytes = sum(there.get(locator, size_bytes) for locator, size_bytes in own.items())

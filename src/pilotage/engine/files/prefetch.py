@@ -236,8 +236,9 @@ def _admit(state: EngineState, site: SiteState, cache: SiteCache, limit: int) ->
 
 def _unclaimed(cache: SiteCache, work: ActivePackage) -> tuple[list[tuple[str, int]], int]:
     """The missing files of a reserved package that have no space yet, and their size together."""
-    files, found = files_of(work.job), []
-    for file in files.of(work.number):
+    files, site, found = files_of(work.job), work.bound, []
+    assert site is not None
+    for file in files.needed(work.number, site.site):
         locator = files.locator(file)
         entry = cache.entries.get(locator)
         comes = entry is not None and entry.state in (FileState.ORDERED, FileState.PRESENT)
@@ -273,7 +274,7 @@ def _start_another(state: EngineState, site: SiteState, cache: SiteCache, limit:
     for locator in islice(cache.entries, _LOOKED_AT_MAX):
         for job, file in needing_jobs(state, locator):
             for number in islice(files_of(job).plan.users.few(file), _LOOKED_AT_MAX):
-                if job.status[number] == PackageStatus.READY and job.open and _has_all(cache, job, number):
+                if job.status[number] == PackageStatus.READY and job.open and _has_all(cache, site, job, number):
                     _swap(state, site, job, number)
                     return
     _give_way(state, site, cache)
@@ -323,15 +324,15 @@ def _site_with_files(state: EngineState, site: SiteState, work: ActivePackage) -
         if (
             cache is not None
             and state.placement.takes_one_more(other, queue)
-            and _has_all(cache, work.job, work.number)
+            and _has_all(cache, other, work.job, work.number)
         ):
             return other
     return None
 
 
-def _has_all(cache: SiteCache, job: JobState, number: int) -> bool:
+def _has_all(cache: SiteCache, site: SiteState, job: JobState, number: int) -> bool:
     files = files_of(job)
-    found = (cache.entries.get(files.locator(file)) for file in files.of(number))
+    found = (cache.entries.get(files.locator(file)) for file in files.needed(number, site.site))
     return all(entry is not None and entry.state == FileState.PRESENT for entry in found)
 
 

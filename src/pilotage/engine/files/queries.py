@@ -73,7 +73,7 @@ def needing_job_ids(state: EngineState, locators: Sequence[str]) -> dict[str, li
 def explain_files(state: EngineState, work: ActivePackage, site: SiteState) -> Iterator[Why]:
     """Which files a reserved package waits for, the first ones, and what becomes of them."""
     files, cache = files_of(work.job), state.files.at(site.name)
-    needed = files.of(work.number)
+    needed = files.needed(work.number, site.site)
     there = f"{len(needed) - work.lacks} of {len(needed)} files are there"
     shown = 0
     for file in needed:

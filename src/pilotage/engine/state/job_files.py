@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pilotage.model.jobs.file_plan import FilePlan, Wish
+from pilotage.model.site import Site
 
 
 class JobFiles:
@@ -33,6 +34,10 @@ class JobFiles:
     def of(self, package: int) -> Sequence[int]:
         """The files of a package."""
         return self.plan.needs.few(package)
+
+    def needed(self, package: int, site: Site) -> Sequence[int]:
+        """The files that a package needs at a site: of software, those for its platform."""
+        return self.plan.needed(package, platform=site.platform)
 
     def locator(self, file: int) -> str:
         """The locator of a file."""

@@ -31,7 +31,7 @@ def need_files(state: EngineState, work: ActivePackage, site: SiteState, reserve
     job, files, cache = work.job, files_of(work.job), state.files.at(site.name)
     entries, limit, owner = cache.entries, site.site.cache_bytes, work.job.owner
     total_bytes = 0
-    for file in files.of(work.number):
+    for file in files.needed(work.number, site.site):
         locator = files.locator(file)
         entry = entries.get(locator)
         wish = files.wish(file)
@@ -156,7 +156,7 @@ def file_went(state: EngineState, cache: SiteCache, locator: str, size_bytes: in
             continue
         for number in list(reserved):
             work = job.work[number]
-            if file in job.files.of(number) and work not in cache.waiting.get(locator, {}):
+            if file in job.files.needed(number, site.site) and work not in cache.waiting.get(locator, {}):
                 work.lacks += 1
                 cache.waiting.setdefault(locator, {})[work] = None
                 state.files.to_submit.pop(work, None)
