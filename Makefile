@@ -90,7 +90,8 @@ mutate: $(DEVELOPMENT)  ## put MUTANTS one-line bugs into each room, one at a ti
 	python -m tests.mutation --record --mutants $(MUTANTS) --seed $(MUTATION_SEED)
 
 .PHONY: reproduce
-reproduce: $(DEVELOPMENT)  ## compare the model of pilot jobs with real pilots on a real Slurm cluster under load: six minutes
+reproduce: $(DEVELOPMENT)  ## heal real processes, and compare the model of pilot jobs with real pilots on a real Slurm cluster under load: eleven minutes
+	python -m tests.reproduction.healing
 	python -m tests.reproduction
 
 .PHONY: bench

@@ -87,6 +87,8 @@ class AssociationRules:
         for (first, second), support in sorted(together.items()):
             if not first or support < SUPPORT_MIN:
                 continue
+            if support <= together.get((second, first), 0):
+                continue  # it does not begin first: those that begin at once are counted both ways, and say nothing
             confidence, anyway = support / count[first], together.get((_NOTHING, second), 0)
             share = (anyway + 0.5) / (count.get(_NOTHING, 0) + 1.0)
             if confidence > share + _SURE_DEVIATIONS * math.sqrt(share * (1.0 - share) / count[first]):

@@ -55,6 +55,18 @@ def test_a_rule_needs_its_support() -> None:
     assert [rule.first for rule in rules.causes(BLOCKED)] == [STORE]
 
 
+def test_of_two_that_often_begin_together_the_one_that_sometimes_comes_first_is_the_cause() -> None:
+    rules = AssociationRules()
+    for number in range(2 * SUPPORT_MIN):
+        at = 10_000.0 * number
+        rules.observe([STORE, BLOCKED] if number % 2 else [STORE], job="j", at=at)
+        rules.observe([] if number % 2 else [BLOCKED], job="j", at=at + 60.0)
+        for later in range(1, 10):
+            rules.observe([], job="j", at=at + 900.0 * later)
+    assert [rule.first for rule in rules.causes(BLOCKED)] == [STORE]
+    assert rules.causes(STORE) == ()
+
+
 def test_what_follows_in_another_job_or_too_late_is_not_caused() -> None:
     rules = AssociationRules()
     for number in range(3 * SUPPORT_MIN):
