@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -93,22 +94,19 @@ def begin(place: Place, mode: str, times: dict[tuple[int, int], float], *, packa
 
 def run_all(places: Sequence[Place]) -> list[Healed]:
     """Run the jobs of all places side by side."""
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(run_job, places))
+
+
+def run_job(place: Place) -> Healed:
+    """Run the job of a place to its end."""
     started_at = time.monotonic()
-    processes = [place.begin("run") for place in places]
-    ended_at: dict[int, float] = {}
-    while len(ended_at) < len(processes):
-        for number, process in enumerate(processes):
-            if number not in ended_at and process.poll() is not None:
-                ended_at[number] = time.monotonic()
-        time.sleep(0.05)
-    found = []
-    for number, (place, process) in enumerate(zip(places, processes, strict=True)):
-        said = process.communicate()
-        if process.returncode != 0:
-            raise SystemExit(f"the job failed: {said}\n{place.log()}")
-        waste = place.told("healing").get("waste")
-        found.append(Healed(ended_at[number] - started_at, float(waste or 0.0)))
-    return found
+    process = place.begin("run")
+    said = process.communicate()
+    seconds = time.monotonic() - started_at
+    if process.returncode != 0:
+        raise SystemExit(f"the job failed: {said}\n{place.log()}")
+    return Healed(seconds, float(place.told("healing").get("waste") or 0.0))
 
 
 def main() -> int:
