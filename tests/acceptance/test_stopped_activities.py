@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pilotage
 from pilotage.service.announcement import find_service
 from tests.kit.real_runs import Place, place_in, wait_until
 
@@ -108,3 +109,13 @@ def test_a_service_that_is_killed_while_they_fail_counts_on(bench: Bench) -> Non
     job = done.stdout.partition(":")[0]
     [stopped] = bench.told("status", job)["job"]["stopped"]
     assert BOUND <= stopped["failed_attempts"] < PACKAGES // 2
+    assert f"stopped: {stopped['message']}" in bench.run("healing", job).stdout
+
+    bench.tool.write_text(MENDED)
+    bench.run("serve", "--stop")
+    bench.run("serve", "--slots", str(SLOTS), "--background")
+    service = find_service(bench.state)
+    assert service is not None
+    client = pilotage.Client(service.url, token_file=service.token_file)
+    client.restart(job, activity="fit")
+    assert client.result(job).wait().ok

@@ -203,11 +203,14 @@ class Scheduler:
         self.say("service", "HealingLearned", subject, activities=[known], slot_seconds=100.5, healing_seconds=2.5)
 
     def _stop(self, job: Job, subject: dict[str, Any]) -> None:
-        """Stop an activity, or open one again, whether it was stopped or not."""
+        """Stop an activity, or open one again, whether it was stopped or not; or let its packages share batch jobs."""
         job.operation += 1
         about = {"activity": self.chance.choice(("sim", "né\nsim")), "operation": job.operation}
-        if self.chance.random() < 0.5:
+        roll = self.chance.random()
+        if roll < 0.4:
             self.say("service", "ActivityStopped", subject, **about, failed_attempts=20, message="no such file")
+        elif roll < 0.6:
+            self.say("service", "ActivityGrouped", subject, **about, packages=self.chance.randint(1, 9))
         else:
             self.say("service", "ActivityReopened", subject, **about)
 

@@ -118,7 +118,7 @@ def test_without_a_restart_more_events_never_take_a_final_state_back(seed: int, 
 def test_the_scheduler_tells_of_every_type_of_event() -> None:
     types = {
         event["type"]
-        for seed in range(60)
+        for seed in range(100)
         for event in Scheduler(random.Random(seed)).run(60).events
     }  # fmt: skip
     assert types == set(EVENT_TYPES)

@@ -226,6 +226,7 @@ class HealingHistory(Compact, frozen=True, kw_only=True):
     waste: float | None = None  # the share of these, unless no attempt has ended
     waste_max: float = 0.0  # the largest share that the settings allow
     why: str = ""  # why there is no decision
+    stopped: tuple[StoppedActivity, ...] = ()  # activities that cannot succeed, also without a decision
 
 
 class HealedStep(Compact, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from pilotage.model.settings.engine import Healing, HealingSettings
 from pilotage.model.states import FINAL_NAMES
 from pilotage.ports import Journal
 from pilotage.reading.packages import ShownPackage
+from pilotage.reading.view_builders import stopped_activities
 
 NO_TREATMENT = 1
 """The level of incidents that need none: they are not on the wheel."""
@@ -44,6 +45,7 @@ def healing_history(
         before=shown[0].position if shown else 0,
         more=len(shown) < len(decided),
         waste_max=settings.waste_max,
+        stopped=tuple(stopped_activities(job)),
         why=_why_nothing(job, known, healing=healing, settings=settings) if not decided and not before else "",
     )
     if known is None:

@@ -59,12 +59,15 @@ def healing(job: str | None, limit: int, server: str | None, token_file: str | N
 
 def history_lines(history: HealingHistory) -> Iterator[str]:
     """The history as lines of text."""
+    from pilotage.cli.shared.progress import stopped_lines
+
     name = one_line(history.job)
     if history.why:
         yield f"{name}: {one_line(history.why)}\n"
     else:
         last = "last " if history.more else ""
         yield f"{name}: {last}{plural(len(history.decisions), 'decision')}, healing {history.healing}\n"
+    yield from (f"  {line}" for line in stopped_lines(history.stopped))
     if history.learned_at is not None:
         yield f"  waste {_waste(history)}\n"
     if history.activities:

@@ -30,7 +30,7 @@ from pilotage.model.answers import EndForecast, FailureGroup, Progress, StagePro
 from pilotage.model.texts import moment, size_text
 
 if TYPE_CHECKING:
-    from pilotage.model.answers import FailureCard, PackageWords
+    from pilotage.model.answers import FailureCard, PackageWords, StoppedActivity
 
 
 # A failure card: cause, exit status, resources, site and node, last lines of output, next step, and whether the package
@@ -174,16 +174,16 @@ def package_label(job: str, package: str, words: PackageWords | None) -> str:
     return f"{job}/{package}" + (f" ({known})" if known else "")
 
 
-def stopped_lines(progress: Progress) -> Iterator[str]:
+def stopped_lines(stopped: Iterable[StoppedActivity]) -> Iterator[str]:
     """The activities that were stopped, why, and how to go on."""
-    for each in progress.stopped:
+    for each in stopped:
         yield f"stopped: {one_line(each.message)}\n"
         yield f"  go on: {one_line(each.next_step)}\n"
 
 
 def failure_lines(progress: Progress) -> Iterator[str]:
     """The failures of a job, grouped by cause, with the next steps; activities that were stopped come first."""
-    yield from stopped_lines(progress)
+    yield from stopped_lines(progress.stopped)
     if not progress.failures:
         return
     yield "failures\n"
