@@ -8,7 +8,6 @@ from typing import NamedTuple
 from pilotage.engine.decisions.lost_pilots import take_back
 from pilotage.engine.decisions.treatments import Action, Done
 from pilotage.engine.engine_state import EngineState
-from pilotage.engine.forecasts import usual_room
 from pilotage.engine.healing.grain import COARSE_DEGREE, Grain, group_size, moved, too_coarse, too_fine
 from pilotage.engine.healing.job_health import ActivityHealth, JobHealth
 from pilotage.engine.placement import is_bound
@@ -63,7 +62,7 @@ def packages_each(state: EngineState, queue: QueueClass, site: SiteState, number
 
 
 def _slots(state: EngineState, activity: ActivityHealth, queue: QueueClass, *, packages: int) -> tuple[float, float]:
-    """The slots for a class at all sites: as the mean over some packages, and at present."""
+    """The slots for a class at all sites: after the success of some packages, and at present."""
     now = state.clock.now
     if not activity.slots_at <= now < activity.slots_at + _COUNTED_SECONDS:
         expected = present = 0.0
@@ -74,7 +73,7 @@ def _slots(state: EngineState, activity: ActivityHealth, queue: QueueClass, *, p
                 expected += site.slots.get(queue.shape, 0)
                 present += site.slots.get(queue.shape, 0)
                 continue
-            expected += usual_room(site, queue.shape, packages=max(1, packages))
+            expected += max(1, site.profile.room_after(queue.shape, successes=packages).limit)
             present += max(1, site.profile.room(queue.shape).limit)
         activity.slots, activity.slots_at = (expected, present), now
     return activity.slots

@@ -24,7 +24,7 @@ class Grain(NamedTuple):
     run_seconds: float  # the median of a package, with its files
     queue_seconds: float  # the median wait of a batch job there
     unfinished: int  # packages of the job that are ready, wait in groups, or run
-    slots: float  # batch jobs that may be there and at other sites at once, as the mean over these packages
+    slots: float  # batch jobs that may be there and at other sites at once, after the success of these packages
     slots_now: float  # the same at present
 
 
