@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -62,9 +61,9 @@ def begun(folder: Path) -> Counter[int]:
     return Counter(map(int, (folder / "begun").read_text().split()))
 
 
-def ends(run: ClusterRun) -> dict[str, dict[str, Any]]:
-    """The reported ends, by package."""
-    return {each["package"]: each["data"] for each in run.events("AttemptFinished")}
+def granted(run: ClusterRun) -> Counter[str]:
+    """How many attempts of each package were granted."""
+    return Counter(each["package"] for each in run.events("CommitGranted"))
 
 
 def test_short_packages_share_batch_jobs_and_a_killed_one_loses_only_what_it_had_not_finished(
@@ -76,14 +75,17 @@ def test_short_packages_share_batch_jobs_and_a_killed_one_loses_only_what_it_had
     # A batch job stands in its middle: some of its packages are done, one runs, and the others wait for their turn.
     wait_until(lambda: begun(tmp_path)[FREE + 1] == 1 if (tmp_path / "begun").exists() else False, "one waits inside")
     stuck = f"1.{FREE + 1}.1"
-    (key, packages) = next((key, found) for key, found in groups(run).items() if stuck in found)
-    done = [each for each in packages if each in ends(run)]
+    packages = next(found for found in groups(run).values() if stuck in found)
+    wait_until(lambda: {*packages[: packages.index(stuck)]} <= granted(run).keys(), "those before it are granted")
+    done = packages[: packages.index(stuck)]
     waiting = packages[packages.index(stuck) + 1 :]
     assert waiting
     told = place.told("explain", f"{job}/{waiting[-1]}")
     assert any(each["code"] == "shares-batch-job" for each in told["reasons"]), told
 
-    run.cluster.command("scancel", f"--name={key}")
+    (name,) = run.queued()
+    assert {(place.folder / f"out-{each.split('.')[1]}.txt").read_text().strip() for each in done} == {name}
+    run.cluster.command("scancel", f"--name={name}")
     wait_until(
         lambda: {each["package"] for each in run.events("AttemptLost")} >= {*waiting}, "the others are taken back"
     )
@@ -91,8 +93,7 @@ def test_short_packages_share_batch_jobs_and_a_killed_one_loses_only_what_it_had
     place.run("attach", job)
     wait_until(lambda: not run.queued(), "no batch job is left")
 
-    granted = Counter(each["package"] for each in run.events("CommitGranted"))
-    assert granted == {f"1.{line}.1": 1 for line in range(1, PACKAGES + 1)}
+    assert granted(run) == {f"1.{line}.1": 1 for line in range(1, PACKAGES + 1)}
     lost = {each["package"]: each["data"]["reason"] for each in run.events("AttemptLost")}
     assert {lost[each] for each in waiting} == {"regrouped"}
     assert not {*done} & {*lost}

@@ -45,6 +45,7 @@ def packages_each(state: EngineState, queue: QueueClass, site: SiteState, number
     template = template_of(job, number)
     if template.side_effects or queue.demand.nodes > 1 or not may_share(job.work.get(number)):
         return 1
+    health.catch_up()
     activity = health.of_kind(queue.kind)
     if activity.times.count < state.healing.settings.finished_min:
         return 1
@@ -52,7 +53,7 @@ def packages_each(state: EngineState, queue: QueueClass, site: SiteState, number
     unfinished = sum(job.counts[status] for status in _UNFINISHED)
     slots, slots_now = _slots(state, activity, queue, packages=unfinished)
     size = group_size(
-        Grain(run_seconds, queue_seconds, unfinished, slots, slots_now),
+        Grain(run_seconds, queue_seconds, unfinished, slots, slots_now, activity.running_most),
         most=most,
         wall_seconds=queue.demand.wall_seconds,
         longest_seconds=site.site.wall_seconds,

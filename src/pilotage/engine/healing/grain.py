@@ -17,6 +17,9 @@ COARSE_DEGREE = 0.3
 QUEUES_MAX = 20.0
 """A group takes at most as long as so many waits in the queue: five per cent of its time, and longer ones gain little."""
 
+SPARE_SLOTS = 2.0
+"""With so many batch jobs for each that runs, those in the queue hide its time."""
+
 
 class Grain(NamedTuple):
     """What the size of a group at a site follows from."""
@@ -26,6 +29,7 @@ class Grain(NamedTuple):
     unfinished: int  # packages of the job that are ready, wait in groups, or run
     slots: float  # batch jobs that may be there and at other sites at once, after the success of these packages
     slots_now: float  # the same at present
+    running: int = 0  # the most of its packages that have run at once
 
 
 def too_fine(run_seconds: float, queue_seconds: float) -> float:
@@ -48,8 +52,9 @@ def too_coarse(left_seconds: float, queue_seconds: float) -> float:
 def group_size(grain: Grain, *, most: int, wall_seconds: float = 0.0, longest_seconds: float = 0.0) -> int:
     """How many packages share a batch job, at most so many; 1: each has its own.
 
-    Every slot gets an equal share of the work, so that all end at once. As long as there are few slots and more are expected, a
-    group is at least so long that its slot works half of the time. `wall_seconds` is what each package may take, and
+    Every slot gets an equal share of the work, so that all end at once. If far more batch jobs may be there than have ever run at
+    once, they wait in the queue while others run: then a group is only so long that its slot works half of the time, which
+    evens out better. `wall_seconds` is what each package may take, and
     `longest_seconds` what a batch job may: the sum of the former fits into the latter.
     """
     run, queue = grain.run_seconds, grain.queue_seconds
@@ -58,7 +63,8 @@ def group_size(grain: Grain, *, most: int, wall_seconds: float = 0.0, longest_se
     share = math.ceil(grain.unfinished / max(1.0, grain.slots))
     now = math.ceil(grain.unfinished / max(1.0, grain.slots_now))
     half = math.ceil(queue / run)
-    size = min(max(share, min(now, half)), math.floor(QUEUES_MAX * queue / run), most)
+    usual = min(now, half) if grain.slots >= SPARE_SLOTS * grain.running else max(share, min(now, half))
+    size = min(usual, math.floor(QUEUES_MAX * queue / run), most)
     each_seconds = max(wall_seconds, run)
     if longest_seconds > 0.0:
         size = min(size, math.floor(longest_seconds / each_seconds))

@@ -32,7 +32,7 @@ class ActivityHealth:
     """The packages of a job that run the same software."""
 
     __slots__ = (
-        "_told", "_told_total", "ends", "failures", "grouped", "just_told", "late", "name", "running", "slots", "slots_at",
+        "_told", "_told_total", "ends", "failures", "grouped", "just_told", "late", "name", "running", "running_most", "slots", "slots_at",
         "times", "young",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class ActivityHealth:
         self.failures = 0.0  # of these, of packages that have not succeeded since
         self.running = 0  # attempts with a lease
         self.grouped = 1  # packages that share a batch job, as last recorded
+        self.running_most = 0  # at once, so far
         self.slots = (0.0, 0.0)  # expected and present ones for it, as last counted
         self.slots_at = -math.inf
         # Attempts that run, by when to look at them: those that have told of no phase in the order in which they began, the
@@ -202,9 +203,24 @@ class JobHealth:
     def catch_up(self) -> None:
         """Count what was noted."""
         if self.begun:
+            if self.begun[0].key:
+                self._note_most()
             self._count_begun()
         if self.gone:
             self._count_gone()
+
+    def _note_most(self) -> None:
+        """Note how many attempts with batch jobs of their own ran at once."""
+        changes: dict[ActivityHealth, list[tuple[float, int]]] = {}
+        for attempt in self.begun:
+            changes.setdefault(self.of_kind(self.job.kinds[attempt.number]), []).append((attempt.began_at, 1))
+        for attempt, at, _ in self.gone:
+            changes.setdefault(self.of_kind(self.job.kinds[attempt.number]), []).append((at, -1))
+        for activity, times in changes.items():
+            running = activity.running
+            for _, by in sorted(times):
+                running += by
+                activity.running_most = max(activity.running_most, running)
 
     def _count_begun(self) -> None:
         begun, self.begun = self.begun, []

@@ -18,8 +18,9 @@ def _grain(
     unfinished: int = 10_000,
     slots: float = 48.0,
     now: float | None = None,
+    running: int = 48,
 ) -> Grain:
-    return Grain(run, queue, unfinished, slots, slots if now is None else now)
+    return Grain(run, queue, unfinished, slots, slots if now is None else now, running)
 
 
 def test_the_degree_of_a_fine_grain_is_one_minus_run_time_by_queue_time() -> None:
@@ -50,6 +51,12 @@ def test_a_group_does_not_outlast_twenty_waits() -> None:
 def test_few_packages_are_spread_over_all_slots() -> None:
     assert group_size(_grain(unfinished=40), most=100) == 1
     assert group_size(_grain(unfinished=96), most=100) == 2
+
+
+def test_with_more_batch_jobs_than_slots_a_group_is_as_long_as_the_queue() -> None:
+    assert group_size(_grain(slots=450.0), most=1000) == 15
+    assert group_size(_grain(slots=450.0, running=400), most=1000) == 23
+    assert group_size(_grain(slots=450.0, unfinished=1_000), most=1000) == 3
 
 
 def test_before_the_expected_slots_are_there_a_group_fills_half_of_its_time() -> None:
