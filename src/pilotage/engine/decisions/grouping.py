@@ -45,7 +45,6 @@ def packages_each(state: EngineState, queue: QueueClass, site: SiteState, number
     template = template_of(job, number)
     if template.side_effects or queue.demand.nodes > 1 or not may_share(job.work.get(number)):
         return 1
-    health.catch_up()
     activity = health.of_kind(queue.kind)
     if activity.times.count < state.healing.settings.finished_min:
         return 1

@@ -253,11 +253,10 @@ def test_packages_leave_a_group_while_slots_elsewhere_are_idle() -> None:
         shared: list[SubmitAttempt] = []
         while len(shared) < 2:
             small.now += QUEUE
-            for effect in small.take(SubmitAttempt):
-                if created(small, effect.ref.package).group is None:
-                    ended(small.bound(effect), effect.ref.package)
-                else:
-                    shared.append(effect)
+            effects = small.take(SubmitAttempt)
+            shared += [each for each in effects if created(small, each.ref.package).group]
+            for agent in [small.bound(each) for each in effects if each not in shared]:
+                ended(agent, agent.packages[0])
         slow, fast = map(small.bound, shared)
         while fast.packages:
             ended(fast, fast.packages[0])
