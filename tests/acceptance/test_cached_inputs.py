@@ -6,9 +6,10 @@ import hashlib
 import io
 import json
 import tarfile
+from pathlib import Path
 from urllib.parse import quote
 
-from tests.kit.real_runs import Place
+from tests.kit.real_runs import Place, own_mounts, place_in, wait_until
 
 NAMES = ["a b.dat", "Prüfung €", "new\nline"]
 
@@ -46,6 +47,29 @@ def test_a_cached_file_that_a_command_changed_is_fetched_anew_for_the_next(place
     assert (place.folder / "second").read_text() == "right\nright\n"
     [cached] = [each for each in (place.folder / ".pilotage/cache").rglob("*") if each.is_file()]
     assert hashlib.sha256(cached.read_bytes()).digest() == hashlib.sha256(b"right\n").digest()
+
+
+def test_a_full_disk_of_the_cache_is_told_and_delays_only_who_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    with own_mounts() as mounts, place_in(tmp_path / "job", mounts=mounts) as place:
+        (place.folder / "pilotage.toml").write_text("[engine]\nfetch_delay_seconds = 1\n")
+        cache = place.state / "cache"
+        cache.mkdir(parents=True)
+        place.state.chmod(0o700)
+        (place.folder / "store").mkdir()
+        stages = []
+        for name, size_bytes in (("small", 5), ("big", 4_000_000)):
+            (place.folder / "store" / name).write_bytes(bytes(size_bytes))
+            given = {"name": "in", "locator": str(place.folder / "store" / name)}
+            stages.append({"run": ["sh", "-c", f"wc -c < in > {name}"], "inputs": [given], "outputs": [name]})
+        place.document(json.dumps({"pilotage": 1, "job": "full", "stages": stages}))
+        mounts.mount("-t", "tmpfs", "-o", "size=2m", "tmpfs", str(cache))
+        process = place.begin("run", "--slots", "1")
+        wait_until((place.folder / "small").exists, "the package that needs little space is done")
+        wait_until(lambda: "disk-full" in place.run("status", "full").stdout, "the other one says why it waits")
+        mounts.mount("-o", "remount,size=8m", str(cache))
+        place.ended(process)
+        assert (place.folder / "big").read_text().split() == ["4000000"]
 
 
 def test_an_archive_of_software_is_unpacked_beside_the_inputs(place: Place) -> None:
