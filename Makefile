@@ -96,7 +96,7 @@ reproduce: $(DEVELOPMENT)  ## heal real processes, and compare the model of pilo
 
 .PHONY: bench
 bench: $(DEVELOPMENT)  ## measure every figure the documentation gives, up to a hundred thousand
-	@failed=; for each in language book engine run files selection fairness forecast forecast_jobs healing provenance; do python -m bench.$$each || failed="$$failed $$each"; done; \
+	@failed=; for each in language book engine run files selection fairness forecast forecast_jobs healing grain provenance; do python -m bench.$$each || failed="$$failed $$each"; done; \
 	if [ -n "$$failed" ]; then echo "make: figures were missed in$$failed" >&2; exit 1; fi
 
 .PHONY: bench-full

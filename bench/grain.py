@@ -38,6 +38,7 @@ WORLDS = {
 """Queue and run times."""
 THROTTLES = {"few": 0.0, "usual": 2.0}
 """Job throttles: with 0 a site may have one batch job of ours; there are as many sites as slots then."""
+RATIO_MAX = 1.1  # the engine may take so much longer than the best fixed size
 SETUPS = (("fixed", "usual"), ("fixed", "few"), ("varying", "usual"))
 """The worlds that are run, each with a throttle."""
 PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "grouping.md"
@@ -154,11 +155,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for cell, outcome in zip(every, pool.map(outcome_of, every), strict=True):
             found.setdefault((cell.world, cell.throttle), {})[cell.size] = outcome
             print(f"{cell.world} {cell.throttle} {cell.size or 'automatic'}: {_told(outcome)}", flush=True)
-    told = table([compare(world, throttle, outcomes) for (world, throttle), outcomes in found.items()])
+    rows = [compare(world, throttle, outcomes) for (world, throttle), outcomes in found.items()]
+    told = table(rows)
     print(told)
     if asked.write:
         before, _, rest = PAGE.read_text("utf-8").partition(_MARKS[0])
         PAGE.write_text(f"{before}{_MARKS[0]}\n\n{told}\n\n{_MARKS[1]}{rest.partition(_MARKS[1])[2]}", "utf-8")
+    if any(each.ratio > RATIO_MAX for each in rows):
+        parser.exit(1, f"a job takes more than {RATIO_MAX} times as long as with the best size\n")
 
 
 if __name__ == "__main__":
