@@ -113,7 +113,7 @@ def whoever_serves_a_bound_attempt_gets_it(patch: Patch) -> None:
     graft(patch, exchanges._lease, lease)
 
 
-@mutant(first_seed=100, by="grants")
+@mutant(first_seed=144, by="grants")
 def a_success_of_an_old_epoch_is_granted(patch: Patch) -> None:
     """The epoch ignored: whatever succeeds is a candidate, also what a kill and a restart left behind."""
     folded = on_attempts.on_attempt_finished
