@@ -460,6 +460,8 @@ def _restore_package(state: EngineState, job: JobState, number: int, facts: Pack
                     continue
                 work.tie(attempt, ties_in(job, known.early))
             _restore_attempt(state, job, work, attempt, known)
+    if facts.replicas and state.healing.enabled:
+        _restore_race(state, work, facts)
     _restore_acting(state, job, number, facts, gone)
     if work.ties:
         state.pending.to_untie[job, number] = None
@@ -467,6 +469,18 @@ def _restore_package(state: EngineState, job: JobState, number: int, facts: Pack
     if work.candidates:
         state.pending.to_commit.append((job, number))
     job.forget_idle(number)
+
+
+def _restore_race(state: EngineState, work: ActivePackage, facts: PackageFacts) -> None:
+    """Who asked for further attempts is not known any more: they count as those of healing, since the first of them."""
+    created = [
+        known.created_at or 0.0 for known in facts.attempts.values() if known.replica and known.epoch == facts.epoch
+    ]
+    since = min(created, default=state.clock.wall_time)
+    work.heals = True
+    state.healing.of(work.job.id).committed[work.number] = 0.0
+    for attempt in work.attempts.values():
+        attempt.raced_at = max(since, attempt.began_at)
 
 
 def _restore_acting(state: EngineState, job: JobState, number: int, facts: PackageFacts, gone: EndedPilots) -> None:

@@ -99,7 +99,7 @@ def replicate_late(
         if package.number not in treated:
             _look_again(state, job, activity, package.number)
     _forget_commitments(health)
-    budget = _budget_left(state, health)
+    budget = health.allowance(healing.settings.waste_max, state.clock.wall_time)
     actions: list[Action] = []
     refused: dict[str, int] = {}
     for each in planned:
@@ -131,12 +131,6 @@ def _look_again(state: EngineState, job: JobState, activity: ActivityHealth, num
     for attempt in work.attempts.values() if work is not None else ():
         if attempt in activity.late:
             activity.not_late(attempt, state.healing.policy)
-
-
-def _budget_left(state: EngineState, health: JobHealth) -> float:
-    """The slot time that healing may still waste; what is committed counts as wasted."""
-    total = health.all_slot_seconds(state.clock.wall_time)
-    return state.healing.settings.waste_max * total - health.healing_seconds - math.fsum(health.committed.values())
 
 
 def _forget_commitments(health: JobHealth) -> None:

@@ -27,9 +27,9 @@ def copy_of(attempt: AttemptState, now: float) -> Copy:
 
 
 def package_of(job: JobState, number: int, now: float) -> LatePackage:
-    """A package with its live attempts."""
+    """A package with its live attempts; one whose agent is silent is no reason to give up another."""
     work = job.work[number]
-    copies = tuple(copy_of(each, now) for each in work.attempts.values() if not each.lost)
+    copies = tuple(copy_of(each, now) for each in work.attempts.values() if not (each.lost or each.suspect))
     return LatePackage(number, copies, replica_queued=work.replicas > work.replicated)
 
 

@@ -170,7 +170,8 @@ class JobHealth:
         self._running_since = 0  # the sum of the times at which the running attempts began
         self._gone_microseconds = 0  # of the attempts that ended
         self._raced_microseconds = 0  # of these, without a grant, while they raced another attempt that healing made
-        self._restored = (0.0, 0.0)  # both, of an earlier engine
+        # Both, as recorded by an earlier engine: it may have wasted more since, so nothing of that may still be wasted.
+        self._restored = (0.0, 0.0)
         self.changed = False  # something happened since the last cycle
         self.last_at = -math.inf  # the last cycle, in engine time
         self.cycle_at = math.inf  # the timer of the next one
@@ -274,6 +275,20 @@ class JobHealth:
     def all_slot_seconds(self, now: float) -> float:
         """Slot time of all attempts so far."""
         return self.slot_seconds + max(0.0, self.running * now - self._running_since / _MICROSECONDS)
+
+    def allowance(self, waste_max: float, now: float) -> float:
+        """The slot time that healing may still waste; what is under way counts at least as it was expected to."""
+        slot_seconds, healing_seconds = self._restored
+        allowed = waste_max * (self.all_slot_seconds(now) - slot_seconds)
+        under_way = math.fsum(max(cost, self._lost_so_far(number, now)) for number, cost in self.committed.items())
+        return allowed - (self.healing_seconds - healing_seconds) - under_way
+
+    def _lost_so_far(self, number: int, now: float) -> float:
+        """What all but one of the attempts of a package have taken since they race each other."""
+        work = self.job.work.get(number)
+        attempts = work.attempts.values() if work is not None else ()
+        raced = [now - max(each.raced_at, each.began_at) for each in attempts if is_running(each)]
+        return math.fsum(each for each in raced if each > 0.0) - max(0.0, min(raced, default=0.0))
 
     def waste(self, now: float) -> float:
         """The share of slot time that healing has cost: of attempts without a grant, from when it made them or their rival.

@@ -14,6 +14,7 @@ from pilotage.book.codec import Checked
 from pilotage.model.events import file_payloads, payloads
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.jobs.file_plan import Wish
+from pilotage.simulator.checkers.healing import HEALING
 from pilotage.simulator.checkers.outputs import Outputs
 from pilotage.simulator.checkers.records import AttemptTrace, JobTrace, PackageTrace, Record, Rules, Violation
 
@@ -146,6 +147,11 @@ class Files:
                 self._released[self._owners.get(package.job.name, ""), locator] = self._record.position
 
     def _on_ordered(self, entry: _Entry, ordered: file_payloads.OrderedFetch) -> None:
+        if ordered.source is not None:
+            there = self._entry(ordered.source, ordered.locator)
+            if there.fetched is None or there.removal:
+                message = f"ordered as {ordered.key} from the cache of {ordered.source}, which does not have it"
+                raise self._broken(HEALING, message, entry)
         if entry.key:
             raise self._broken(FETCHES, f"ordered as {ordered.key}, while {entry.key} was under way", entry)
         if entry.fetched is not None and not entry.removal:

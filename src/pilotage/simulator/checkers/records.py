@@ -41,6 +41,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the engine and the sites that the checkers need."""
 
     attempts_max: int = 5  # counted failures of an epoch, unless a template sets another number
+    is_healing_off: bool = False
+    healed_after: int = 0  # successes of an activity before healing copies its packages; 0: unknown
+    waste_max: float = 0.0  # the share of slot time that healing may waste; 0: unknown
     uncounted: tuple[str, ...] = (
         "credential-expired", "disk-full", "dropped", "input-checksum", "missing-input", "pilot-killed", "platform-failure", "preempted",
         "healed", "outrun", "regrouped", "rescheduled", "unheard",

@@ -504,6 +504,9 @@ def _rules(world: World) -> Rules:
     settings = world.settings
     return Rules(
         attempts_max=settings.restart.attempts_max,
+        is_healing_off=settings.healing == "off",
+        healed_after=settings.incidents.finished_min,
+        waste_max=settings.incidents.waste_max,
         sites=tuple(sketch.site for sketch in world.sites),
         pilot_kills_max=settings.restart.pilot_kills_max,
         failing_attempts_max=settings.incidents.failing_attempts_max,

@@ -14,7 +14,13 @@ from pilotage.model.jobs.definition import AbortOn, Retry, RetryRule
 from pilotage.model.jobs.file_plan import Wish
 from pilotage.model.jobs.plan import Template
 from pilotage.model.resources import Capacity, Demand, lacking
-from pilotage.model.settings.engine import EngineSettings, HealingSettings, RestartSettings, SelectionSettings
+from pilotage.model.settings.engine import (
+    EngineSettings,
+    Healing,
+    HealingSettings,
+    RestartSettings,
+    SelectionSettings,
+)
 from pilotage.model.site import Site
 from pilotage.simulator.trials.heat import HEAT, LATER_HEAT, drawn_faults
 from pilotage.simulator.world.agent_context import AgentSettings
@@ -37,6 +43,7 @@ from pilotage.simulator.world.users import UserHabits
 
 _GIB = 2**30
 _END_PROBABILITY = 0.08  # of a job with final packages, and of one with `abort_on`
+_HEALING: tuple[Healing, ...] = ("predictive", "predictive", "paper", "off")
 _ALIKE_PROBABILITY = 0.15  # of a world with many equal packages that differ only in priority
 _TROUBLES = ("platform-failure", "application-error", "preempted", "signal", "segmentation-fault", "command-not-found")
 
@@ -114,7 +121,7 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
                 expand_seconds=dice.choice([0.1, 5.0, 60.0]),
                 full_seconds=dice.choice([1.0, 60.0]),
             ),
-            settings=_settings(dice),
+            settings=_settings(dice, healing=random.Random(f"healing/{seed}").choice(_HEALING)),
             agents=AgentSettings(
                 idle_seconds=dice.choice([30.0, 300.0]),
                 outlive_seconds=dice.choice([900.0, 21600.0]),
@@ -124,6 +131,8 @@ def make_world(seed: int, *, packages_min: int = 50, sites_min: int = 3) -> Worl
             faults_seconds=dice.choice([900.0, 3600.0, 7200.0]),
         ),
     )
+    if seed > STALLS_AFTER:
+        return with_stalls(made)
     if seed > BROKEN_AFTER:
         return with_broken_activity(made)
     if seed > GROUPS_AFTER:
@@ -157,8 +166,9 @@ def _site_habits(dice: random.Random) -> SiteHabits:
     )
 
 
-def _settings(dice: random.Random) -> EngineSettings:
+def _settings(dice: random.Random, *, healing: Healing) -> EngineSettings:
     return EngineSettings(
+        healing=healing,
         interval_seconds=dice.choice([5.0, 10.0, 30.0]),
         waiting_seconds_max=dice.choice([0.0, 0.0, 0.0, 7200.0]),
         owner_running_max=dice.choice([0, 0, 0, 5]),
@@ -461,6 +471,23 @@ def with_broken_activity(world: World) -> World:
     bound = HealingSettings(failing_attempts_max=dice.choice([6, 10, 20]))
     settings = replace(world.settings, incidents=bound, healing=dice.choice(["predictive", "paper", "off"]))
     return replace(world, jobs=(*world.jobs, job), packages=replace(world.packages, broken=broken), settings=settings)
+
+
+STALLS_AFTER = 30_000
+"""After this seed the inputs of many attempts stall, so that healing has much to do."""
+_STALLS = Mixture(weights=(0.85, 0.15), parts=(Exponential(2.0), Uniform(low=300.0, high=3000.0)))
+
+
+def with_stalls(world: World) -> World:
+    """Let attempts stall in their inputs, by a random stream of its own; some packages have side effects."""
+    dice = random.Random(f"stalls/{world.seed}")
+    lines = tuple(LineSketch(count=dice.randint(20, 60), templates=(kind,)) for kind in range(2))
+    kinds = (Template(activity="usual"), Template(activity="acting", side_effects=dice.random() < 0.5))
+    bag = JobSketch(job="bag", owner="ada", templates=kinds, stages=(StageSketch(lines=lines),))
+    seconds = LogNormal(median=dice.uniform(40.0, 150.0), sigma=0.2)
+    packages = replace(world.packages, application_seconds=seconds, inputs_seconds=_STALLS)
+    settings = replace(world.settings, healing=dice.choice(("predictive", "paper")), owner_running_max=0)
+    return replace(world, jobs=(*world.jobs, bag), packages=packages, settings=settings)
 
 
 EARLY_AFTER = 2000
