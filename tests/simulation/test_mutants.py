@@ -13,12 +13,13 @@ import pytest
 
 from pilotage.engine.consistency import InconsistentState
 from pilotage.ports import JournalError
-from pilotage.simulator.trials.definition import FILES_AFTER, make_world
+from pilotage.simulator.trials.definition import FILES_AFTER, STALLS_AFTER, make_world
 from pilotage.simulator.trials.trial import Result, simulate
 from tests.simulation import (
     ending_mutants,
     file_mutants,
     forecast_mutants,
+    healing_mutants,
     latency_mutants,
     order_mutants,
     placement_mutants,
@@ -35,11 +36,14 @@ WORLDS_THAT_HOLD = 200  # which another test shows
 FILE_WORLDS_THAT_HOLD = 50  # likewise: every second one of the later worlds has stores and files
 MUTANTS_MIN = 14
 FILE_MUTANTS_MIN = 6
+HEALING_MUTANTS_MIN = 8
+STALLED_WORLDS_THAT_HOLD = 10  # likewise: inputs stall in them
 
 for module in (
     ending_mutants,
     file_mutants,
     forecast_mutants,
+    healing_mutants,
     latency_mutants,
     order_mutants,
     placement_mutants,
@@ -53,7 +57,7 @@ every_mutant = pytest.mark.parametrize("mutant", MUTANTS, ids=[each.name for eac
 
 def is_of_files(mutant: Mutant) -> bool:
     """Whether a bug shows only in worlds with stores."""
-    return mutant.plant.__module__ == file_mutants.__name__
+    return FILES_AFTER < mutant.first_seed < 2 * FILES_AFTER
 
 
 def with_bug(mutant: Mutant, seed: int) -> Result:
@@ -92,6 +96,8 @@ def test_a_planted_bug_is_found_where_it_was_found_before(mutant: Mutant, capsys
 @every_mutant
 def test_a_planted_bug_is_found_without_a_hint(mutant: Mutant, capsys: pytest.CaptureFixture[str]) -> None:
     seeds = range(FILES_AFTER + 1, FILES_AFTER + 2 * SEEDS_MAX, 2) if is_of_files(mutant) else range(SEEDS_MAX)
+    if mutant.first_seed > STALLS_AFTER:
+        seeds = range(STALLS_AFTER + 1, STALLS_AFTER + SEEDS_MAX)
     result = first_told(mutant, seeds)
     assert result is not None
     show(mutant, result, capsys)
@@ -105,7 +111,12 @@ def test_there_are_bugs_enough_and_their_worlds_hold_without_them() -> None:
     assert len(of_files) >= FILE_MUTANTS_MIN
     last = FILES_AFTER + 2 * FILE_WORLDS_THAT_HOLD - WINDOW
     assert all(each.first_seed % 2 and FILES_AFTER < each.first_seed <= last for each in of_files)
-    assert all(1 <= each.first_seed <= WORLDS_THAT_HOLD - WINDOW for each in MUTANTS if each not in of_files)
+    of_healing = [each for each in MUTANTS if each.plant.__module__ == healing_mutants.__name__]
+    assert len(of_healing) >= HEALING_MUTANTS_MIN
+    stalled = [each for each in of_healing if each.first_seed > STALLS_AFTER]
+    assert all(each.first_seed <= STALLS_AFTER + STALLED_WORLDS_THAT_HOLD for each in stalled)
+    others = [each for each in MUTANTS if each not in of_files and each not in of_healing]
+    assert all(1 <= each.first_seed <= WORLDS_THAT_HOLD - WINDOW for each in others)
 
 
 def test_a_bug_is_gone_with_its_test() -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pilotage.simulator.trials.definition import FILES_AFTER, World, make_world, packages_of_world
+from pilotage.simulator.trials.definition import FILES_AFTER, STALLS_AFTER, World, make_world, packages_of_world
 from pilotage.simulator.trials.shrink import read_world, stored
 from pilotage.simulator.trials.trial import Result, fired_lines, line_of, simulate
 from pilotage.simulator.world.faults import FILE_KINDS, KINDS
 from pilotage.simulator.world.randomness import Exponential
 
 WORLDS = 200
+STALLED_WORLDS = 10
 FILE_WORLDS = 50
 CHUNKS = 4
 FILE_CHUNKS = 2
@@ -99,6 +100,12 @@ def test_files_come_once_stay_while_they_are_needed_and_outputs_are_stored(
     struck = {kind: fired[kind] for kind in FILE_KINDS}
     tell(f"faults of files in {FILE_WORLDS // FILE_CHUNKS} worlds: {struck}")
     assert min(struck.values()) >= FILE_FIRED_MIN
+
+
+@pytest.mark.timeout(900)
+def test_attempts_that_stall_are_copied_within_all_limits() -> None:
+    for seed in range(STALLS_AFTER + 1, STALLS_AFTER + 1 + STALLED_WORLDS):
+        held(simulate(make_world(seed)), again=f"--seed {seed}")
 
 
 def test_every_world_has_packages_and_sites_enough() -> None:

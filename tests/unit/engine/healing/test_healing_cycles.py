@@ -239,3 +239,19 @@ def test_what_healing_cost_is_recorded_when_the_job_is_over() -> None:
         assert learned[-1].healing_seconds > 0.0
         holder.unread.clear()
         small.finish()
+
+
+def test_an_engine_that_takes_over_wastes_only_of_what_runs_since() -> None:
+    with Small(site("a"), site("b"), healing="paper") as small:
+        small.submit(bag(8, kind()))
+        health = small.engine.state.healing.of(JOB)
+        health.restore(HealingLearned(slot_seconds=1000.0, healing_seconds=50.0))
+        assert health.waste(small.now) == pytest.approx(0.05)
+        assert health.allowance(0.2, small.now) == 0.0
+        pilot = small.pilot("a")
+        small.wait(100.0, pilot)
+        running = len(pilot.packages)
+        assert health.allowance(0.2, small.now) == pytest.approx(0.2 * 100.0 * running)
+        for package in list(pilot.packages):
+            pilot.succeed(package)
+        small.finish()
