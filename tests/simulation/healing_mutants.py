@@ -20,7 +20,7 @@ from pilotage.engine.state.jobs import ActivePackage, JobState
 from pilotage.model.settings.engine import EngineSettings
 from tests.simulation.mutants import Patch, graft, mutant
 
-STALLS = 20_001
+STALLS = 30_001
 
 
 @mutant(first_seed=STALLS, by="healing")
