@@ -146,7 +146,7 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
     [
         ("[service]\nprot = 1", "service.prot: there is no such setting; did you mean 'service.port'?"),
         ("[servce]\nport = 1", "servce: there is no such section; did you mean 'service'?"),
-        ("port = 1", "port: there is no such section; known here: book, engine, files, journal, notifications, "),
+        ("port = 1", "port: there is no such section; known here: book, engine, files, healing, journal, notifications, "),
         ("service = 1", "service: this is a section, not a setting; write [service] and its keys below"),
         ("[service]\nport = '1'", "service.port: expected a whole number, got '1'"),
         ("[service]\nport = true", "service.port: expected a whole number, got true"),
@@ -419,7 +419,7 @@ def test_healing_is_set_as_everything_else_is(machine: Machine) -> None:
     machine.write('[engine]\nhealing = "yes"\n[healing]\nthreshold = 1.0\n')
     faults = machine.faults()
     assert "engine.healing: expected predictive or paper or off" in faults
-    assert "healing.threshold: expected less than 1, got 1.0" in faults
+    assert "healing.threshold: expected less than 1, got 1" in faults
 
 
 def test_a_policy_that_there_is_not_and_numbers_that_make_no_sense_together_are_refused(machine: Machine) -> None:
