@@ -146,7 +146,10 @@ def test_variables_of_agents_and_tests_are_left_alone(machine: Machine) -> None:
     [
         ("[service]\nprot = 1", "service.prot: there is no such setting; did you mean 'service.port'?"),
         ("[servce]\nport = 1", "servce: there is no such section; did you mean 'service'?"),
-        ("port = 1", "port: there is no such section; known here: book, engine, files, healing, journal, notifications, "),
+        (
+            "port = 1",
+            "port: there is no such section; known here: book, engine, files, healing, journal, notifications, ",
+        ),
         ("service = 1", "service: this is a section, not a setting; write [service] and its keys below"),
         ("[service]\nport = '1'", "service.port: expected a whole number, got '1'"),
         ("[service]\nport = true", "service.port: expected a whole number, got true"),
