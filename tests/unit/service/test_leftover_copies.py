@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from pilotage.adapters.stores.folder import FolderStore
 from pilotage.adapters.stores.put_copies import SqlitePutCopies
@@ -105,6 +108,44 @@ def test_a_successor_with_the_same_name_keeps_its_copy_whether_it_replaced_or_fo
     assert archive.there() == {"replaced": b"two", "found": b"same"}
     assert archive.remove(first="never-granted", second="granted") == 0
     assert archive.there() == {"replaced": b"two", "found": b"same"}
+
+
+def test_what_another_attempt_found_there_while_leftovers_are_looked_at_stays(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.put(FIRST, "a", b"one")
+
+    def standing_of(ref: AttemptRef) -> Standing:
+        archive.put(SECOND, "a", b"one")  # after the notes were read
+        return "never-granted"
+
+    assert archive.own.remove_leftovers(archive.stores, standing_of) == 1
+    assert archive.there() == {"a": b"one"}
+    assert archive.remove(first="never-granted", second="granted") == 0
+    assert archive.there() == {"a": b"one"}
+
+
+def test_a_copy_stays_once_nothing_tells_whether_it_was_granted(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    archive.put(FIRST, "a", b"one")
+    assert archive.remove(first="unknown") == 0
+    assert archive.there() == {"a": b"one"}
+    assert archive.notes.noted() == []
+
+
+def test_what_was_granted_is_settled_before_another_copy_gives_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = Archive(tmp_path)
+    archive.put(FIRST, "a", b"one")
+    archive.put(SECOND, "b", b"two")
+
+    def broken(locator: str, *, user: str) -> NoReturn:
+        raise OSError("disk")
+
+    monkeypatch.setattr(archive.stores, "find", broken)
+    with pytest.raises(OSError, match="disk"):
+        archive.remove(first="never-granted", second="granted")
+    assert [each.ref for each in archive.notes.noted()] == [FIRST]
 
 
 def test_what_was_found_by_one_that_fails_too_goes_with_the_last_of_them(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ class ActiveJobs:
         )
 
     def standing_of(self, ref: AttemptRef) -> Standing:
-        """Whether an attempt was granted, may still be, or never will."""
+        """Whether an attempt was granted, may still be, or never will; unknown once its job was purged."""
         return standing_of(self._journal, ref)
 
     def _owner_of(self, job: str) -> str:

@@ -23,7 +23,8 @@ from pilotage.service.transfers.storing import OutputCopy
 
 log = logging.getLogger(__name__)
 
-Standing = Literal["granted", "open", "never-granted"]
+Standing = Literal["granted", "open", "never-granted", "unknown"]
+"""Whether an attempt was granted, may still be, or never will; unknown: nothing tells it any more, so its copies stay."""
 StandingOf = Callable[[AttemptRef], Standing]
 
 
@@ -36,6 +37,9 @@ class OwnCopies:
         self._change = threading.Condition()
         self._written: dict[str, int] = {}  # how many copies are under way, by locator
         self._removed: set[str] = set()
+        self._begun: set[str] | None = (
+            None  # locators whose writing has begun since a look at leftovers; None: nobody looks
+        )
 
     @contextmanager
     def writing(self, ref: AttemptRef, copy: OutputCopy) -> Iterator[Callable[[], None]]:
@@ -44,6 +48,8 @@ class OwnCopies:
         with self._change:
             self._change.wait_for(lambda: copy.locator not in self._removed)
             self._written[copy.locator] = self._written.get(copy.locator, 0) + 1
+            if self._begun is not None:
+                self._begun.add(copy.locator)
         try:
             yield lambda: self._notes.note(note)
             self._notes.note(replace(note, put=False))
@@ -54,16 +60,30 @@ class OwnCopies:
                     del self._written[copy.locator]
 
     def remove_leftovers(self, stores: FindsStores, standing_of: StandingOf) -> int:
-        """Remove what attempts left that were never granted; returns how many copies could not be removed yet."""
-        noted = self._notes.noted()
+        """Remove what attempts left that were never granted; returns how many copies could not be removed yet.
+
+        One thread at a time may call it.
+        """
+        with self._change:
+            self._begun = set(self._written)
+        try:
+            return self._remove_noted(self._notes.noted(), stores, standing_of)
+        finally:
+            with self._change:
+                self._begun = None
+
+    def _remove_noted(self, noted: list[PutCopy], stores: FindsStores, standing_of: StandingOf) -> int:
         standing = {ref: standing_of(ref) for ref in dict.fromkeys(each.ref for each in noted)}
-        granted = {(each.locator, each.sha256) for each in noted if standing[each.ref] == "granted"}
-        done = [each for each in noted if (each.locator, each.sha256) in granted]
+        staying = {(each.locator, each.sha256) for each in noted if standing[each.ref] in ("granted", "unknown")}
+        # First, so that nothing that goes wrong with another copy can make these leftovers once their job is purged.
+        if settled := [each for each in noted if (each.locator, each.sha256) in staying]:
+            self._notes.forget(settled)
         heirs = {(each.locator, each.sha256): each for each in noted if standing[each.ref] == "open"}
+        done: list[PutCopy] = []
         left = 0
         for each in noted:
             place = each.locator, each.sha256
-            if standing[each.ref] == "open" or place in granted:
+            if standing[each.ref] == "open" or place in staying:
                 continue
             if each.put and (heir := heirs.get(place)) is not None:
                 self._notes.note(replace(heir, put=True))  # it was found there by one that may still be granted
@@ -78,7 +98,8 @@ class OwnCopies:
     def _remove(self, stores: FindsStores, copy: PutCopy) -> bool:
         """Remove a copy if it is still what was put; whether it is gone, or another file now."""
         with self._change:
-            if copy.locator in self._written:
+            # An attempt that found it there meanwhile may still be granted, and is not among the notes that were read.
+            if copy.locator in self._written or (self._begun is not None and copy.locator in self._begun):
                 return False
             self._removed.add(copy.locator)
         try:

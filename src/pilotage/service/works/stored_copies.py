@@ -96,11 +96,11 @@ def earlier_copies(journal: Journal, ref: AttemptRef) -> dict[str, frozenset[str
 
 
 def standing_of(journal: Journal, ref: AttemptRef) -> Standing:
-    """Whether an attempt was granted, may still be, or never will."""
+    """Whether an attempt was granted, may still be, or never will; unknown once its job was purged."""
     row, place = journal.job(ref.job), parse_dotted(ref.package)
     package = journal.package(row, place) if row is not None and place is not None else None
     if row is None or package is None:
-        return "never-granted"  # its job was purged
+        return "unknown"
     known = package.facts.attempts.get(ref.attempt)
     if known is not None and known.granted_at is not None:
         return "granted"
