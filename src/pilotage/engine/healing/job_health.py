@@ -20,7 +20,7 @@ from pilotage.model.events.payloads import PhaseTimes
 
 ACTIVITIES_MAX = 64
 """Activities whose medians are recorded: those with the most finished packages."""
-_RESCHEDULED = 0.9  # times have fallen this far: the attempts that run are to be looked at sooner
+_RESCHEDULED = 0.9  # once times have fallen to this share, the attempts that run are to be looked at sooner
 _ENDS_MAX = 256  # ends of attempts that count fully; with more, all earlier ones count half
 _MICROSECONDS = 1e6
 NOTES_MAX = 200
@@ -52,7 +52,7 @@ class ActivityHealth:
         self.young: deque[AttemptState] = deque()
         self.just_told: list[AttemptState] = []  # since the last cycle
         self._told: list[tuple[float, int, AttemptState]] = []
-        self._told_total = 0.0
+        self._told_total = 0.0  # the longest sum of medians that their times of a look were made with
         self.late: dict[AttemptState, None] = {}  # looked at in each cycle
 
     def failed(self) -> None:
@@ -93,7 +93,7 @@ class ActivityHealth:
             if is_running(attempt) and attempt.phase < 0:
                 self.late[attempt] = None
         if times.total < _RESCHEDULED * self._told_total:
-            known, self._told = self._told, []
+            known, self._told, self._told_total = self._told, [], 0.0
             for _, _, attempt in known:
                 self._push(attempt, policy)
         told, self.just_told = self.just_told, []
@@ -133,7 +133,7 @@ class ActivityHealth:
         else:
             before, since = attempt.phase_at - attempt.began_at, attempt.phase_at
             after = policy.look_after(self.times, phase=attempt.phase, before=before)
-        self._told_total = self.times.total
+        self._told_total = max(self._told_total, self.times.total)
         heapq.heappush(self._told, (since + after, next(_serial), attempt))
 
 

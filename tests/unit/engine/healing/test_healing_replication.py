@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pilotage.engine.healing.degrees import performance
-from pilotage.engine.healing.phase_times import PhaseSamples
+from pilotage.engine.healing.job_health import ActivityHealth
+from pilotage.engine.healing.phase_times import SAMPLES_MAX, PhaseSamples
 from pilotage.engine.healing.replication import (
     LATE_RATIO,
     Copy,
@@ -21,7 +22,12 @@ from pilotage.engine.healing.replication import (
     Surroundings,
     replication_process,
 )
+from pilotage.engine.state.sites import AttemptState, SiteState
 from pilotage.model.events.payloads import PhaseTimes
+from pilotage.model.exchange.exchange import AttemptRef
+from pilotage.model.resources import Demand
+from tests.kit.small_engine import Small
+from tests.kit.small_plans import site
 
 MEDIANS = (0.0, 100.0, 400.0, 100.0)
 AT_ONCE = Surroundings(latency_seconds=0.0, rest_seconds=0.0)
@@ -153,3 +159,25 @@ def test_the_most_urgent_packages_come_first() -> None:
 def test_without_healing_nothing_is_looked_at() -> None:
     assert NoReplication().look_after(known(), phase=None, before=0.0) == math.inf
     assert NoReplication().treatments(known(), [package(running(1, phase=1, elapsed=1e6))], AT_ONCE) == []
+
+
+def told(number: int, *, at: SiteState) -> AttemptState:
+    """An attempt that fetches its inputs since 0."""
+    return AttemptState(
+        ref=AttemptRef("j", f"1.1.{number}", 1), number=number, address=(1, 1, number), epoch=1, site=at,
+        demand=Demand(), shape=0, created_at=0.0, began_at=0.0, leased=True, counted=True, phase=1,
+    )  # fmt: skip
+
+
+def test_a_running_attempt_is_looked_at_sooner_also_if_times_fall_little_by_little() -> None:
+    with Small(site("a")) as small:
+        activity, policy = ActivityHealth("run"), PaperReplication()
+        at = small.engine.state.sites.by_name["a"]
+        slow = told(0, at=at)
+        for step in range(8):  # each time by 8 %, and each time another attempt tells of its phase
+            usual = (PhaseTimes(phase="application", started_at=0.0, seconds=1000.0 * 0.92**step),)
+            activity.finished([usual] * SAMPLES_MAX)
+            activity.just_told.append(slow if step == 0 else told(step, at=at))
+            activity.due(policy, 0.0)
+        activity.due(policy, 700.0)  # at first it was to be looked at after 1,000 s, now after 560
+        assert slow in activity.late
