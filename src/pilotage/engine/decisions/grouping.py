@@ -17,7 +17,7 @@ from pilotage.model.events.healing_payloads import ActivityGrouped, IncidentKind
 
 _COUNTED_SECONDS = 5.0  # the slots for an activity are counted again after this time
 _CHANGED = 1.5  # a size is recorded again if it has grown or shrunk by this factor
-_SITES_MAX = 64  # whose slots are counted
+_SITES_MAX = 64  # whose slots and queues are counted
 _UNFINISHED = (PackageStatus.READY, PackageStatus.RESERVED, PackageStatus.LIVE, PackageStatus.DELAYED)
 
 

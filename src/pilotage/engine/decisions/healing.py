@@ -30,6 +30,7 @@ _INCIDENTS_MAX = 64  # of a cycle: the worst
 _TREATED_MAX = 100  # that are listed; further ones are counted
 _FAILING_MIN = 5  # recent ends of attempts at a site before their failures say anything of it
 _JOBS_MAX = 200  # whose slowdowns are compared
+_SITES_MAX = 200  # whose failures are counted
 
 
 class Found(NamedTuple):
@@ -104,10 +105,13 @@ def _analysed(state: EngineState, job: JobState, health: JobHealth) -> list[Foun
 
 
 def _bad_sites(state: EngineState, job: JobState, health: JobHealth) -> list[Incident]:
-    """The sites that could run the job and fail: by the failures that the site selection counts, or since it hibernates them."""
+    """The sites that fail, by the failures that the site selection counts, or since it hibernates them.
+
+    They are those for one class of packages of the job: most jobs have only one.
+    """
     queue = next(iter(job.classes.values()), None)
     found = []
-    for site in islice(state.placement.possible_sites(queue), _JOBS_MAX) if queue is not None else ():
+    for site in islice(state.placement.possible_sites(queue), _SITES_MAX) if queue is not None else ():
         tally = site.profile.ends.tally()
         degree = tally.failures / tally.ends if tally.ends >= _FAILING_MIN else 0.0
         if site.profile.sleep is not None and site.profile.sleep.reason != "by-hand":

@@ -215,7 +215,7 @@ def _reschedule(job: JobState, attempt: AttemptState, treatment: Treatment) -> A
 
 def _abort(job: JobState, treatment: Treatment, number: int) -> Action:
     attempt = job.work[treatment.number].attempts[number]
-    message = "another attempt of its package is further, and takes less than half as long"
+    message = "another attempt of its package is further, and is expected to take far less time"
 
     def carry_out(state: EngineState, decision: int) -> None:
         mark_lost(state, attempt, reason=HEALED, message=message, decision=decision)
@@ -241,6 +241,8 @@ def stop_failing(state: EngineState, health: JobHealth, activity: ActivityHealth
     job, name = health.job, activity.name
     if name in job.activities.stopped:
         return Done()
+    if not state.settings.incidents.failing_attempts_max:
+        return Done(message=f"{name} is not stopped: healing.failing_attempts_max is 0")
     failures = job.activities.most_equal(name)
     if failures is None:
         return Done(message=f"{name} is not stopped: attempts of it succeeded, or did not fail by themselves")

@@ -7,7 +7,7 @@ Monitoring are the methods that folds call; analysis and planning are here and i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -54,9 +54,9 @@ _encode = msgspec.json.Encoder().encode
 class Drawn(NamedTuple):
     """The incident that was drawn, and the one to treat: another one if a rule says that it is the cause."""
 
-    incident: int  # its place
-    treated: int
-    rule: Rule | None = None
+    incident: int  # its place among the incidents
+    treated: int  # the place of the one to treat
+    rule: Rule | None = None  # why another one is treated
 
 
 class Healing:
@@ -267,14 +267,7 @@ class Healing:
 
 
 def policy_of(settings: EngineSettings) -> ReplicationPolicy:
-    """The policy of the settings."""
+    """The policy of copies that the settings ask for."""
     if settings.healing == "paper":
         return PaperReplication(settings.incidents.threshold)
     return PredictiveReplication() if settings.healing == "predictive" else NoReplication()
-
-
-def wheel(incidents: Iterable[Incident]) -> Mapping[int, float]:
-    """The probability with which each incident is drawn, by its place."""
-    placed = [(place, each.degree) for place, each in enumerate(incidents) if each.level > 1]
-    total = math.fsum(degree for _, degree in placed)
-    return {place: degree / total for place, degree in placed} if total > 0.0 else {}

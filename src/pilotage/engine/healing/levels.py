@@ -22,9 +22,9 @@ LEVELS_MAX = 5
 LOWEST_THRESHOLD = 0.1
 """A lower degree never needs a treatment, however quiet the history was."""
 _EXPLAINED = 0.9  # of the variance, by the clusters: no further one is made then
-_REFIT_GROWTH = 1.25
-_DURATIONS_MAX = 128
-_NEVER_RESTED = 3  # significant digits of stored degrees
+_REFIT_GROWTH = 1.25  # the thresholds are fitted again once there are so many times as many degrees
+_DURATIONS_MAX = 128  # the latest durations of incidents that are kept
+_CLUSTERED_DECIMALS = 3  # of degrees: those that differ by less are one value for the clustering
 
 
 def thresholds_of(degrees: Sequence[float]) -> tuple[float, ...]:
@@ -33,7 +33,7 @@ def thresholds_of(degrees: Sequence[float]) -> tuple[float, ...]:
     The clusters are those with the least sum of squares, found exactly: in one dimension they are neighbours in order.
     """
     ordered = np.sort(np.asarray(degrees, np.float64))
-    values, counts = np.unique(np.round(ordered, _NEVER_RESTED), return_counts=True)
+    values, counts = np.unique(np.round(ordered, _CLUSTERED_DECIMALS), return_counts=True)
     if len(values) < 2:
         return DEFAULT_THRESHOLDS
     costs = _Costs(values, counts.astype(np.float64))

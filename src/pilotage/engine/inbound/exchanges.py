@@ -144,9 +144,9 @@ def _next_of(state: EngineState, pilot: PilotState, group: BatchGroup) -> Attemp
     waiting = group.waiting
     if not waiting or pilot.assigned or pilot.leaving:
         return None
-    left, usual = pilot.ends_at, usual_run_seconds(state, waiting[0])
+    ends_at, usual = pilot.ends_at, usual_run_seconds(state, waiting[0])
     wanted = max(waiting[0].demand.wall_seconds, usual)
-    if group.began_at < math.inf and left is not None and left - state.clock.now < wanted:
+    if group.began_at < math.inf and ends_at is not None and ends_at - state.clock.now < wanted:
         take_back(state, group, message="the time of its batch job is not enough for it")
         return None
     return waiting[0]

@@ -47,9 +47,8 @@ class Pending:
         self.to_stop: dict[JobState, None] = {}  # jobs with packages of stopped activities that are not over
         # Lost pilots: the reason, their attempts, and how many of those (the first ones) were running.
         self.lost_pilots: dict[str, tuple[str, list[AttemptState], int]] = {}
-        self.left_groups: dict[
-            str, SiteState
-        ] = {}  # batch jobs of several attempts whose agent is gone or silent → their site
+        # Batch jobs of several attempts whose agent is gone or silent → their site.
+        self.left_groups: dict[str, SiteState] = {}
         self.reported_ends: dict[str, str] = {}  # pilots that reported their own end → the reason
         self.site_changes: list[Change] = []
         self.to_forecast: dict[JobState, None] = {}  # jobs whose forecast is due

@@ -210,7 +210,9 @@ class HealingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     cycle_seconds: Annotated[Above, _doc("Incidents are looked for after this time, also without an event.")] = 60.0
     threshold: Annotated[
         Annotated[float, Meta(ge=0.5, lt=1)],
-        _doc("A package is late when its performance coefficient is above this: 2/3 is twice the median."),
+        _doc(
+            "With `paper`: a package is late when its performance coefficient is above this; 2/3 is twice the median."
+        ),
     ] = 2 / 3
     finished_min: Annotated[
         Positive, _doc("Packages of an activity that must have finished before their median times are trusted.")

@@ -242,7 +242,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
         Healing,
         _doc(
             "When late packages get a second attempt: if that is expected to end sooner, as in VIP's paper, or never;"
-            " with `off`, no incident is looked for."
+            " with `off`, no incident is looked for, and no packages share a batch job."
         ),
     ] = _ENGINE.healing
     group_packages_max: Annotated[

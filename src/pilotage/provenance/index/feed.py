@@ -58,9 +58,8 @@ class FeedBatch(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     end: bool  # nothing more was there
     restart: bool = False  # the storage has less than the index read of it: forget all, and begin anew
-    damaged: tuple[
-        str, ...
-    ] = ()  # jobs whose records cannot be read: they are left out, and told again when they come anew
+    # Jobs whose records cannot be read: they are left out, and told again when they come anew.
+    damaged: tuple[str, ...] = ()
 
 
 class CheckedFeed(msgspec.Struct, frozen=True, kw_only=True):

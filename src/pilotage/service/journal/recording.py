@@ -66,7 +66,9 @@ class RecordKeeping:
         writes: bool = True,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is opened and nothing runs yet; raises `QueryError` where `never_deleted` is no query. Without `writes`, the storage is opened for reading until a record is made.
+        """Nothing is opened and nothing runs yet; raises `QueryError` where `never_deleted` is no query.
+
+        Without `writes`, the storage is opened for reading until a record is made.
 
         `is_incomplete` says whether something of a finished job is still being worked out, such as checksums of its inputs;
         `sites` describes a site by name; `elapsed` counts the seconds that pass, however the clock is set.
@@ -87,9 +89,8 @@ class RecordKeeping:
         self._guard = threading.RLock()  # opening and closing: short, as readers wait for it
         self._making = threading.Lock()  # one record is made at a time, and none while parts are removed
         self._opened: RecordStore | None = None
-        self._unstored: dict[
-            str, str
-        ] = {}  # jobs whose records wait until the storage can be written, and why it cannot
+        # Jobs whose records wait until the storage can be written, and why it cannot.
+        self._unstored: dict[str, str] = {}
         self._hearing = threading.Lock()
         self._heard: set[str] = set()  # jobs of commits since the last look
         self._news = threading.Event()

@@ -119,7 +119,7 @@ class Transfers:
     ) -> None:
         """Take where reports go, where the cache of a site is, and which copies of outputs an attempt owes.
 
-        `outputs` is given the URLs of the archive stores.         `spool` is a folder for files on their way to a site that only a store reaches.
+        `outputs` is given the URLs of the archive stores. `spool` is a folder for files on their way to a site that only a store reaches.
         """
         self._stores = stores
         self._report = report
