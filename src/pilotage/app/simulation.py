@@ -25,13 +25,14 @@ from pilotage.model.jobs.plan import JobPlan
 from pilotage.model.settings.engine import EngineSettings
 from pilotage.model.sites.entry import SiteEntry
 from pilotage.model.sites.world import Observed, SiteObserved, WorldFile
+from pilotage.model.states import MADE_BEFORE, NOBODYS_FAULT
 
 WORLD_BYTES_MAX = 32 * 2**20
 LOCAL = "local"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz"}
 _OWN_FAULTS = frozenset({"application-error", "failure-pattern", "missing-output", "segmentation-fault", "looping"})
 """A package that fails with one of these to the end would have failed anywhere."""
-_NOBODYS_FAULTS = frozenset({"dropped", "rescheduled", "made-before"})
+_NO_FAILURES = NOBODYS_FAULT | {MADE_BEFORE}
 _LOSSES = {"unheard": "platform-failure", "pilot-killed": "platform-failure"}
 
 
@@ -168,6 +169,10 @@ class _Attempts:
         self._sites: dict[tuple[str, int], str] = {}
         self._failed: dict[tuple[str, int], str] = {}
         self._submitted_at: dict[tuple[str, int], float] = {}
+        self._batch_jobs: dict[
+            tuple[str, int], str | tuple[str, int]
+        ] = {}  # the key of one that several share, or the attempt
+        self._begun: set[str | tuple[str, int]] = set()  # batch jobs
         self.first_at = float("inf")
         self.last_at = float("-inf")
 
@@ -182,9 +187,12 @@ class _Attempts:
                 self._sites[key] = data["site"]
                 if data.get("pilot") is None and data.get("lease_seconds") is None:
                     self._submitted_at[key] = event["time"]  # in bound mode, it queues itself
+                    self._batch_jobs[key] = data.get("group") or key
             case "AttemptStarted" if key in self._submitted_at and key in self._sites:
                 queued_seconds = max(0.0, event["time"] - self._submitted_at.pop(key))
-                self._site(self._sites[key]).queue_seconds.append(queued_seconds)
+                if (batch_job := self._batch_jobs[key]) not in self._begun:  # else it waited for its turn, too
+                    self._begun.add(batch_job)
+                    self._site(self._sites[key]).queue_seconds.append(queued_seconds)
             case "AttemptLost":
                 self._failed.setdefault(key, _LOSSES.get(data.get("reason"), data.get("reason") or "platform-failure"))
             case "AttemptFinished":
@@ -198,7 +206,7 @@ class _Attempts:
         doomed: set[str] = set()
         for (package, attempt), reason in self._failed.items():
             of, site = self._packages.get(package), self._sites.get((package, attempt))
-            if reason in _NOBODYS_FAULTS or of is None or site is None:
+            if reason in _NO_FAILURES or of is None or site is None:
                 continue
             if reason in _OWN_FAULTS and of["done_at"] is None:
                 if of["aborted_at"] is not None:
@@ -218,7 +226,7 @@ class _Attempts:
                 self._failed[key] = reason
             return
         self._failed.pop(key, None)  # it was lost, and came back
-        if reason in _NOBODYS_FAULTS or site is None:
+        if reason in _NO_FAILURES or site is None:
             return
         there, observed = self._site(site), self._observed
         there.attempts += 1

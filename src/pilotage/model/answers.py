@@ -222,7 +222,7 @@ class HealingHistory(Compact, frozen=True, kw_only=True):
     activities: tuple[ActivityPhases, ...] = ()  # median times of their phases
     learned_at: float | None = None  # when these were recorded
     slot_seconds: float = 0.0  # of all attempts that had ended by then
-    healing_seconds: float = 0.0  # of these, of ungranted attempts that healing made or aborted
+    healing_seconds: float = 0.0  # of these, of attempts without a grant since healing gave them a rival
     waste: float | None = None  # the share of these, unless no attempt has ended
     waste_max: float = 0.0  # the largest share that the settings allow
     why: str = ""  # why there is no decision

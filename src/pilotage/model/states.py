@@ -284,3 +284,6 @@ LossReason = Literal[
 """Why an attempt is given up: its pilot is silent, died while running it or is gone, a person asked for it, another started,
 healing treated an incident, or its group was dissolved before it began.
 """
+
+NOBODYS_FAULT: frozenset[str] = frozenset({"rescheduled", "dropped", "outrun", "healed", "regrouped"})
+"""The reasons for which an attempt is given up that blame neither its package nor its site."""

@@ -18,8 +18,6 @@ from pilotage.ports import Journal
 from pilotage.reading.packages import ShownPackage
 from pilotage.reading.view_builders import stopped_activities
 
-NO_TREATMENT = 1
-"""The level of incidents that need none: they are not on the wheel."""
 _EVENTS_AT_ONCE = 1000
 _DONE_TO_IT = parse("type in (ReplicaWanted, AttemptLost)")
 
@@ -64,7 +62,7 @@ def healing_history(
 def shares_of(incidents: Sequence[Incident]) -> list[float]:
     """The probability of each incident to be drawn: its degree by that of all that need a treatment."""
     # vip-execution-service, section 3: "according to their probability"
-    slices = [each.degree if each.level > NO_TREATMENT else 0.0 for each in incidents]
+    slices = [each.degree if each.needs_treatment else 0.0 for each in incidents]
     wheel = sum(slices)
     return [each / wheel if wheel else 0.0 for each in slices]
 

@@ -109,5 +109,25 @@ def test_pilots_of_the_time_of_the_job_tell_how_long_a_queue_is() -> None:
     assert (lyon.pilots, lyon.dead_pilots) == (2, 1)
 
 
+def test_of_attempts_that_share_a_batch_job_only_the_first_tells_how_long_a_queue_is() -> None:
+    seen = Observed()
+    events = [event("AttemptCreated", f"1.{number}.1", 1, site="nice", group="J1:1.1.1:1") for number in (1, 2, 3)] + [
+        event("AttemptStarted", f"1.{number}.1", 1, at=100.0 + 40.0 * number) for number in (1, 2, 3)
+    ]
+    observe(Book(packages=[], events=events, pilots=[]), "J1", seen)
+    assert seen.sites["nice"].queue_seconds == [40.0]
+
+
+def test_an_attempt_that_healing_or_a_group_gave_up_blames_no_site() -> None:
+    seen = Observed()
+    events = [event("AttemptCreated", "1.1.1", number, site="nice") for number in (1, 2, 3)]
+    events += [
+        event("AttemptLost", "1.1.1", number, reason=reason)
+        for number, reason in enumerate(("healed", "regrouped", "outrun"), 1)
+    ]
+    observe(Book(packages=[package("1.1.1", done=False)], events=events, pilots=[]), "J1", seen)
+    assert not any(site.failures or site.attempts for site in seen.sites.values())
+
+
 def test_a_bound_attempt_queues_by_itself() -> None:
     assert observed().sites["nice"].queue_seconds == [40.0]

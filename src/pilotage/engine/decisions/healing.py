@@ -137,7 +137,7 @@ def _slowdowns(state: EngineState) -> list[float]:
 def _treat(state: EngineState, job: JobState, health: JobHealth, found: list[Found]) -> None:
     """Draw an incident, treat it, and record that if anything was done or the incidents have changed."""
     healing, decision = state.healing, state.log.next_number
-    incidents = [each.incident for each in found if each.incident.level > 1]
+    incidents = [each.incident for each in found if each.incident.needs_treatment]
     # Cycles in which nothing is done write no decision: the time makes their draws different.
     moment = mixed(round(1000.0 * state.clock.wall_time))
     drawn = healing.draw(incidents, Draws(state.settings.seed ^ moment, decision))

@@ -13,7 +13,7 @@ import msgspec
 
 from pilotage.engine.engine_state import EngineState
 from pilotage.engine.folds.on_packages import forget_epoch
-from pilotage.engine.retry.policy import NOBODYS_FAULT, Failure, failure_of
+from pilotage.engine.retry.policy import Failure, failure_of
 from pilotage.engine.selection.black_holes import cause_of
 from pilotage.engine.state.job_queries import SERVED_MAX, learn, learn_failure, learn_start
 from pilotage.engine.state.jobs import FINAL, ActivePackage, Address, JobState, PackageStatus, Ties, template_of
@@ -31,7 +31,7 @@ from pilotage.model.events.events import Event, parse_dotted
 from pilotage.model.events.payloads import OutputFile
 from pilotage.model.exchange.exchange import AttemptRef
 from pilotage.model.resources import Demand
-from pilotage.model.states import ExitCodeGasw
+from pilotage.model.states import NOBODYS_FAULT, ExitCodeGasw
 
 # Module-level names: members of enumerations and classes are slow to look up.
 _SUCCESS, _LIVE = ExitCodeGasw.SUCCESS, PackageStatus.LIVE

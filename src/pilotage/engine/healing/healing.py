@@ -201,7 +201,7 @@ class Healing:
     def observe(self, health: JobHealth, incidents: Sequence[Incident]) -> None:
         """Note which incidents began since the last cycle of a job, and which are over."""
         at, before = self._clock.wall_time, health.present
-        now = {(each.kind, each.subject): each for each in incidents if each.level > 1}
+        now = {(each.kind, each.subject): each for each in incidents if each.needs_treatment}
         for (kind, subject), since in before.items():
             if (kind, subject) not in now:
                 self.history(kind).ended(max(0.0, at - since))
@@ -212,7 +212,7 @@ class Healing:
 
     def draw(self, incidents: Sequence[Incident], draws: Draws) -> Drawn | None:
         """Spin the wheel: each incident of level 2 or more has a slice as large as its degree. None without any."""
-        wheel = [place for place, each in enumerate(incidents) if each.level > 1 and each.degree > 0.0]
+        wheel = [place for place, each in enumerate(incidents) if each.needs_treatment and each.degree > 0.0]
         total = math.fsum(incidents[place].degree for place in wheel)
         if not wheel:
             return None

@@ -22,7 +22,7 @@ from pilotage.engine.retry.rules import RULES, Remedy, Row, row_of
 from pilotage.model.jobs.definition import Retry, RetryRule
 from pilotage.model.resources import Demand
 from pilotage.model.settings.engine import RestartSettings
-from pilotage.model.states import PILOT_WALL_OVER, AbortCause, ExitCodeGasw, LossReason, Reason
+from pilotage.model.states import NOBODYS_FAULT, PILOT_WALL_OVER, AbortCause, ExitCodeGasw, LossReason, Reason
 
 __all__ = ["RULES", "Failure", "RestartSettings", "Row", "Verdict", "dry_run", "failures_max", "signature", "verdict"]
 
@@ -398,7 +398,6 @@ INPUT_REASONS: frozenset[Reason] = frozenset({"missing-input", "input-checksum"}
 OUTRUN: LossReason = "outrun"
 HEALED: LossReason = "healed"
 REGROUPED: LossReason = "regrouped"
-NOBODYS_FAULT = (RESCHEDULED, DROPPED, OUTRUN, HEALED, REGROUPED)
 FAILURE_MESSAGE_MAX = 1000
 """Characters of an exit message kept for each failure."""
 _PLATFORM: Reason = "platform-failure"

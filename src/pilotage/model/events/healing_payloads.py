@@ -41,6 +41,11 @@ class Incident(Part, frozen=True, kw_only=True):
     degree: Share
     level: Annotated[int, Meta(ge=1, le=5)]
 
+    @property
+    def needs_treatment(self) -> bool:
+        """Whether its level is above the lowest one."""
+        return self.level > 1
+
 
 class Treated(Part, frozen=True, kw_only=True):
     """One thing that was done, and to what."""
@@ -88,7 +93,7 @@ class HealingLearned(Payload, frozen=True, kw_only=True):
 
     activities: Annotated[tuple[ActivityPhases, ...], Meta(max_length=64)] = ()
     slot_seconds: Amount = 0.0  # of all attempts that ended
-    healing_seconds: Amount = 0.0  # of these, of ungranted attempts that healing made or aborted
+    healing_seconds: Amount = 0.0  # of these, of attempts without a grant since healing gave them a rival
 
 
 class IncidentsLearned(Payload, frozen=True, kw_only=True):

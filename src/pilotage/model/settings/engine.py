@@ -218,7 +218,8 @@ class HealingSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         Positive, _doc("Packages of an activity that must have finished before their median times are trusted.")
     ] = 5
     waste_max: Annotated[
-        Share, _doc("Largest share of slot time for attempts that healing made or aborted and that were not granted.")
+        Share,
+        _doc("Largest share of slot time of attempts without a grant from the moment when healing gave them a rival."),
     ] = 0.2
     failing_attempts_max: Annotated[
         Count,

@@ -26,7 +26,7 @@ from pilotage.model.answers import (
     UnmadeTarget,
 )
 from pilotage.model.events.events import parse_dotted
-from pilotage.model.states import ADOPTED, FINAL_NAMES, MADE_BEFORE, UNDECLARED, ExitCodeGasw
+from pilotage.model.states import ADOPTED, FINAL_NAMES, MADE_BEFORE, NOBODYS_FAULT, UNDECLARED, ExitCodeGasw
 from pilotage.ports import StoreError
 from pilotage.reading.access import Principal
 from pilotage.reading.packages import ShownPackage
@@ -111,7 +111,7 @@ _COUNTS_LIVE = {
     "retrying": "state in (SUBMITTED, WAITING, READY) and attempts>0",
     "retried": "state in (SCHEDULED, RUNNING) and attempts>1",
 }
-_NOBODYS_FAULT = ("preempted", "rescheduled", "dropped", "outrun", "healed", "regrouped")
+_NO_FAILURES = NOBODYS_FAULT | {"preempted"}
 _STOPPED = ("wall-time", "out-of-memory", "looping")
 _NO_FAILURE = (ExitCodeGasw.SUCCESS, ExitCodeGasw.EXECUTION_CANCELED)
 
@@ -410,7 +410,7 @@ def _without_failures(services: Services, row: JobRow, text: str) -> int:
 def _has_failed(attempt: AttemptFacts) -> bool:
     if attempt.finished_at is not None:
         return attempt.exit_code not in _NO_FAILURE
-    return attempt.lost_at is not None and attempt.lost_reason not in _NOBODYS_FAULT
+    return attempt.lost_at is not None and attempt.lost_reason not in _NO_FAILURES
 
 
 def _failures(services: Services, row: JobRow) -> tuple[FailureGroup, ...]:
