@@ -187,6 +187,22 @@ def test_what_turned_out_to_be_there_when_it_was_given_to_an_agent_counts_as_ado
     assert counted(service, "done", "adopted", "failed") == [2, 1, 0]
 
 
+def test_a_result_is_stale_from_the_moment_at_which_its_inputs_are_told_to_be_made_again_until_they_are_as_before(
+    service: ServiceClient,
+) -> None:
+    service.register(1, "j")
+    ends = ("AttemptFinished", "CommitGranted")
+    n = attempt(service, 3, "1.2.1", 1, *ends, exit_code="SUCCESS", manifest=[])
+    n = attempt(service, n, "1.1.1", 1, "AttemptLost", reason="unheard")
+    n = attempt(service, n, "1.1.1", 2, *ends, exit_code="SUCCESS", manifest=[])
+    assert counted(service, "done", "stale") == [2, 0]
+    remade = {"granted": 1, "files": [{"name": "a.txt", "read_sha256": "0" * 64, "sha256": "1" * 64}]}
+    service.log(event(n, "InputsRemade", remade, job="j", package="1.2.1"))
+    assert counted(service, "done", "stale") == [2, 1]
+    service.log(event(n + 1, "InputsRemade", {"granted": 1}, job="j", package="1.2.1"))
+    assert counted(service, "done", "stale") == [2, 0]
+
+
 def test_packages_are_looked_through_again_only_where_something_unusual_was_told(
     service: ServiceClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -386,9 +386,10 @@ def _stale(services: Services, principal: Principal, row: JobRow) -> list[StaleR
             for place, data in reader.stale_results(row).items()
         ]
 
-    # What makes them stale is written after the grant that does, and changes no count.
-    mark = services.journal.position()
-    return services.answer_cache.cached(f"stale {row.job}", mark, look, pace=_DONE_PACE, phase=_end(row))
+    # What makes one stale is an event about a package that is done.
+    return services.answer_cache.cached(
+        f"stale {row.job}", _marks(services, row)[0], look, pace=_DONE_PACE, phase=_end(row)
+    )
 
 
 def _files_named(line: str) -> list[str]:
