@@ -15,7 +15,7 @@ from pilotage.model.states import ExitCodeGasw
 
 
 def restore_activities(job: JobState, row: JobRow) -> None:
-    """Restore which activities are stopped, and since when the others are open."""
+    """Restore which activities are stopped, and from when on the failures of each count."""
     for name, known in read_activities(row.activities).items():
         job.activities.reopen(name, known.at)
         if known.stopped:

@@ -18,6 +18,8 @@ from pilotage.service.transfers.fetching import RetryPolicy
 from pilotage.service.transfers.leftover_copies import OwnCopies, Standing
 from pilotage.service.transfers.meter import Meter
 from pilotage.service.transfers.storing import OutputCopy, store_copy
+from pilotage.service.works.stored_copies import standing_of
+from tests.kit.served_book import sqlite_journal
 
 FIRST, SECOND = AttemptRef("j", "1.1.1", 1), AttemptRef("j", "1.1.1", 2)
 
@@ -130,6 +132,11 @@ def test_a_copy_stays_once_nothing_tells_whether_it_was_granted(tmp_path: Path) 
     assert archive.remove(first="unknown") == 0
     assert archive.there() == {"a": b"one"}
     assert archive.notes.noted() == []
+
+
+def test_of_a_job_that_the_book_has_no_more_nobody_knows_whether_an_attempt_was_granted(tmp_path: Path) -> None:
+    with sqlite_journal(tmp_path) as journal:
+        assert standing_of(journal, FIRST) == "unknown"
 
 
 def test_what_was_granted_is_settled_before_another_copy_gives_trouble(

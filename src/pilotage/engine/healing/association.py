@@ -16,6 +16,7 @@ import msgspec
 PAIRS_MAX = 1000
 """As many of the latest beginnings of incidents count, and of the occasions without a reason."""
 WITHIN_SECONDS = 600.0
+"""An incident follows another one if it begins with it, or at most so long after it."""
 SUPPORT_MIN = 20
 """A rule needs so many beginnings of its first incident that the second one followed."""
 _SURE_DEVIATIONS = 2.0  # by which the confidence exceeds the share of Y in general
