@@ -87,6 +87,7 @@ def test_two_hundred_packages_with_a_bug_end_soon_and_are_run_again_when_it_is_m
     assert "its activity fit was stopped" in bench.run("explain", f"{job}/1.200.1").stdout
     assert "the activity count of the job" in bench.run("retry", job, "--activity", "count", code=2).stderr
     assert "did you mean 'fit'" in bench.run("retry", job, "--activity", "fitt", code=2).stderr
+    assert "--activity is empty" in bench.run("retry", job, "--activity", "", code=2).stderr
     assert "leave out --failed" in bench.run("retry", job, "--activity", "fit", "--failed", code=2).stderr
     assert "--activity fit" in bench.run("retry", f"{job}/1.200.1", code=2).stderr
 

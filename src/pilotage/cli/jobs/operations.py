@@ -164,6 +164,8 @@ def _reopen(names: Sequence[str], more: dict[str, Any], message: str, *, by_quer
     for option in ("failed", "force", "elsewhere"):
         if more[option]:
             raise click.UsageError(f"--activity retries the failed packages of an activity: leave out --{option}.")
+    if not more["activity"]:
+        raise click.UsageError("--activity is empty: name the activity, as `pilotage status JOB` does.")
     if by_query or not names or any(parse_to_change(word).package is not None for word in names):
         raise click.UsageError("Name the job of the activity: pilotage retry JOB --activity NAME")
     from pilotage.model.exchange.operations import Restart

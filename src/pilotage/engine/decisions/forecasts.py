@@ -30,8 +30,9 @@ def forecast_jobs(state: EngineState) -> None:
     while pending.to_score:
         job = next(iter(pending.to_score))
         del pending.to_score[job]
-        if job.forecast is not None and (job.cancelled or job.aborted or is_over(job)):
-            _score(state, job, job.forecast.made.number)
+        if job.cancelled or job.aborted or is_over(job):
+            if job.forecast is not None:
+                _score(state, job, job.forecast.made.number)
             record_at_end(state, job)
 
 

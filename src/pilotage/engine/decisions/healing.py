@@ -148,6 +148,7 @@ def _treat(state: EngineState, job: JobState, health: JobHealth, found: list[Fou
             done = treatment(state, health, treated)
     if not done.actions and not _is_news(state, health, done.message):
         return
+    health.found_something = True
     health.seen, health.seen_at = (frozenset(health.present), done.message), state.clock.now
     state.log.write(_decided(incidents, drawn, done), job=job, epoch=job.epoch)
     for action in done.actions:
@@ -205,7 +206,8 @@ _TREATMENTS: dict[str, Callable[[EngineState, JobHealth, Found], Done]] = {
 def record_at_end(state: EngineState, job: JobState) -> None:
     """Record what healing knows of a job that is over, if it has found anything in it."""
     health = state.healing.known(job.id)
-    if health is not None and (health.seen_at > -math.inf or health.records):
+    if health is not None and health.found_something:
+        health.found_something = False
         learned = health.learned_at_end(state.clock.wall_time)
         state.log.write(learned, job=job, epoch=job.epoch)
 

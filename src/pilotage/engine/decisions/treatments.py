@@ -245,7 +245,9 @@ def stop_failing(state: EngineState, health: JobHealth, activity: ActivityHealth
         return Done(message=f"{name} is not stopped: healing.failing_attempts_max is 0")
     failures = job.activities.most_equal(name)
     if failures is None:
-        return Done(message=f"{name} is not stopped: attempts of it succeeded, or did not fail by themselves")
+        return Done(
+            message=f"{name} is not stopped: attempts of it succeeded, did not fail by themselves, or were not tried since it was opened again"
+        )
     if hopeless(state, job, name) is None:
         bound = state.settings.incidents.failing_attempts_max
         message = f"{name} is not stopped: {failures.attempts} attempts failed alike, and the bound is {bound}"

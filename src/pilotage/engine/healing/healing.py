@@ -101,6 +101,11 @@ class Healing:
             found.catch_up()
         return found
 
+    def is_recorded_at_end(self, job: str) -> bool:
+        """Whether something was found in a job, which is recorded when it is over."""
+        found = self._jobs.get(job)
+        return found is not None and found.found_something
+
     def forget(self, job: str) -> None:
         """A job leaves the engine."""
         self._jobs.pop(job, None)
@@ -236,7 +241,7 @@ class Healing:
         """What is known of a job, if it is time to record it."""
         if not self._is_due(health.record_at, health.records):
             return None
-        health.record_at, health.records = self._clock.now, health.records + 1
+        health.record_at, health.records, health.found_something = self._clock.now, health.records + 1, True
         return health.learned()
 
     def knowledge_due(self) -> str:

@@ -153,7 +153,7 @@ class JobHealth:
 
     __slots__ = (
         "_by_kind", "_gone_microseconds", "_raced_microseconds", "_restored", "_running_since", "activities", "begun", "changed",
-        "committed", "cycle_at", "degrees", "failed_copies", "gone", "job", "last_at", "present",
+        "committed", "cycle_at", "degrees", "failed_copies", "found_something", "gone", "job", "last_at", "present",
         "record_at", "records", "running", "seen", "seen_at",
     )  # fmt: skip
 
@@ -184,6 +184,7 @@ class JobHealth:
         self.seen_at = -math.inf
         self.record_at = -math.inf
         self.records = 0
+        self.found_something = False  # since the job was last over
 
     def of_kind(self, kind: int) -> ActivityHealth:
         """The activity of a kind of packages."""
@@ -338,7 +339,7 @@ class JobHealth:
             medians = {median.phase: median.seconds for median in each.medians}
             self.of_activity(each.activity).times.restore(each.count, medians)
         self._restored = (learned.slot_seconds, learned.healing_seconds)
-        self.records = max(1, self.records)
+        self.records, self.found_something = max(1, self.records), True
 
     def trusted(self, finished_min: int) -> Iterator[ActivityHealth]:
         """The activities of which enough packages have finished for their medians to be trusted."""

@@ -53,7 +53,7 @@ class Pending:
         self.site_changes: list[Change] = []
         self.to_forecast: dict[JobState, None] = {}  # jobs whose forecast is due
         self.to_heal: dict[JobState, None] = {}  # jobs whose incidents are to be looked for
-        self.to_score: dict[JobState, None] = {}  # jobs with a forecast that may be over
+        self.to_score: dict[JobState, None] = {}  # jobs with a forecast, or that were healed, that may be over
         self.arrived_probes: dict[str, float] = {}  # probe pilots that started → seconds they queued
 
     def __bool__(self) -> bool:

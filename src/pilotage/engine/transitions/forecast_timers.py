@@ -33,6 +33,6 @@ def is_due(state: EngineState, job: JobState) -> bool:
 
 
 def may_be_over(state: EngineState, job: JobState) -> None:
-    """Have the next decision check whether a job with a forecast is over."""
-    if job.forecast is not None:
+    """Have the next decision check whether a job is over, if something is recorded then."""
+    if job.forecast is not None or state.healing.is_recorded_at_end(job.id):
         state.pending.to_score[job] = None

@@ -30,6 +30,7 @@ from pilotage.engine.state.jobs import (
 from pilotage.engine.state.sites import SiteState
 from pilotage.engine.transitions.early_start import early_site
 from pilotage.engine.transitions.file_needs import check_disposal, close_needs, count_need, need_files, stop_waiting
+from pilotage.engine.transitions.forecast_timers import may_be_over
 from pilotage.engine.transitions.queue_classes import class_for, plain_queue_of, queue_of
 from pilotage.model.jobs.plan import LatePlan
 
@@ -117,8 +118,8 @@ def move(state: EngineState, job: JobState, number: int, after: int) -> None:
     counts[after] += 1
     if job.finals and template_of(job, number).final:
         job.count_final(before, after)
-    if job.forecast is not None and after >= _DROPPED and not counts[_LIVE]:
-        state.pending.to_score[job] = None
+    if after >= _DROPPED and not counts[_LIVE]:
+        may_be_over(state, job)
     if after > FINAL or job.failed_producers:
         _note_feeder(state, job, number, after)
     if job.files is not None and (before < _DROPPED) != (after < _DROPPED):
@@ -322,8 +323,8 @@ def finish(state: EngineState, job: JobState, number: int) -> None:
     job.counts[_DONE] += 1
     if job.files is not None:
         close_needs(state, job, number)
-    if job.forecast is not None and not job.counts[_LIVE]:
-        state.pending.to_score[job] = None
+    if not job.counts[_LIVE]:
+        may_be_over(state, job)
     if job.busy[number]:
         _set_busy(state, job, number, 0)
 

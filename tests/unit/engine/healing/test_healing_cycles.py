@@ -241,6 +241,32 @@ def test_what_healing_cost_is_recorded_when_the_job_is_over() -> None:
         small.finish()
 
 
+def test_what_healing_cost_a_job_too_short_for_a_forecast_is_recorded_once() -> None:
+    with Small(site("a"), site("b"), healing="paper") as small:
+        small.submit(bag(8))
+        one, two = small.pilot("a"), small.pilot("b")
+        for _ in range(8):
+            one.exchange()
+            two.exchange()
+            for pilot in (one, two):
+                for package in [each for each in pilot.packages if each != "1.8.1"]:
+                    end(pilot, package, setup=0.0, inputs=0.4, application=1.4, outputs=0.2)
+            small.wait(2.0, one, two)
+        while not wanted(small, "1.8.1"):
+            small.wait(1.0, one, two)
+        other = next(pilot for pilot in (one, two) if pilot.packages == ["1.8.1"] and pilot.ref("1.8.1").attempt == 2)
+        small.wait(1.0, one, two)
+        other.succeed("1.8.1")
+        assert not small.told(payloads.ForecastMade)
+        (learned,) = small.told(HealingLearned)
+        assert msgspec.json.decode(learned.data, type=HealingLearned).healing_seconds > 0.0
+        small.wait(1000.0)
+        assert len(small.told(HealingLearned)) == 1
+        for pilot in (one, two):
+            pilot.unread.clear()
+        small.finish()
+
+
 def test_an_engine_that_takes_over_wastes_only_of_what_runs_since() -> None:
     with Small(site("a"), site("b"), healing="paper") as small:
         small.submit(bag(8, kind()))
