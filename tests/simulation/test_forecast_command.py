@@ -66,7 +66,7 @@ def test_programs_read_the_same_and_the_same_again() -> None:
     assert (variant["runs"], variant["finished"], len(variant["makespans"])) == (4, 4, 4)
     assert variant["makespan"]["low_seconds"] <= variant["makespan"]["median_seconds"]
     assert set(variant["sites"]) == {"lyon", "nice"}
-    assert set(variant["phases"]) == {"queue", "inputs", "application", "outputs", "idle"}
+    assert set(variant["phases"]) == {"queue", "setup", "inputs", "application", "outputs", "idle"}
 
 
 def test_a_longer_series_begins_with_the_shorter_one() -> None:

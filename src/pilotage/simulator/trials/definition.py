@@ -448,7 +448,8 @@ def with_groups(world: World) -> World:
         sites.append(replace(each, site=replace(each.site, mode=mode, job_throttle=0.5), queue=queue))
     seconds = LogNormal(median=dice.uniform(1.0, 20.0), sigma=0.5)
     packages = replace(world.packages, application_seconds=seconds)
-    settings = replace(world.settings, group_packages_max=dice.choice([2, 5, 20]), owner_running_max=0)
+    most = dice.choice([2, 5, 20])
+    settings = replace(world.settings, group_packages_max=most, owner_running_max=0, healing="predictive")
     return replace(world, sites=tuple(sites), jobs=(*world.jobs, bag), packages=packages, settings=settings)
 
 
