@@ -27,9 +27,7 @@ IncidentKind = Literal[
 ]
 """What can be wrong (vip-execution-service, section 3; the grain is that of a group of packages in one batch job)."""
 
-Treatment = Literal[
-    "replicate", "abort-replica", "reschedule", "hibernate-site", "copy-file", "stop-activity", "group", "ungroup"
-]
+Treatment = Literal["replicate", "abort-replica", "reschedule", "copy-file", "stop-activity", "ungroup"]
 """What can be done about an incident."""
 
 
@@ -127,5 +125,4 @@ class ActivityGrouped(Payload, frozen=True, kw_only=True):
     activity: ActivityName
     operation: Count
     packages: Annotated[int, Meta(ge=1, le=100_000)]
-    decision: Count = 0
     message: Text = ""

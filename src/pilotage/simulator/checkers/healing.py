@@ -22,7 +22,6 @@ _CAUSES = {  # treatment → the incident that it treats
     "reschedule": "blocked-activity",
     "stop-activity": "failing-activity",
     "copy-file": "input-unavailable",
-    "group": "too-fine",
     "ungroup": "too-coarse",
 }
 _STEPS = {"setup": 0, "inputs": 1, "application": 2, "outputs": 3}
