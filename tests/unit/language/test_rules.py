@@ -43,6 +43,7 @@ def test_a_good_name_of_a_job_is_fine(name: str) -> None:
         ("{run: x, environment: {'A=B': c}}", "bad-name"),
         ("{run: x, environment: {'': c}}", "bad-name"),
         ("{run: x, outputs: ['" + "a" * 4097 + "']}", "name-too-long"),
+        ("{run: x, activity: '" + "a" * 257 + "'}", "name-too-long"),
         ("{run: x, container: 'i{'}", "bad-template"),
     ],
 )

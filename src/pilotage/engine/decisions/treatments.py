@@ -159,7 +159,8 @@ def why_no_replica(state: EngineState, job: JobState, work: ActivePackage) -> st
         return "its failures allow no further attempt"
     most = replicas_max(state, job, number)
     if live_attempts(work) >= most or work.replicas >= REPLICAS_MAX:
-        return f"{live_attempts(work)} attempts are live, and the limit is {most}"
+        live = live_attempts(work)
+        return f"{live} {'attempt is' if live == 1 else 'attempts are'} live, and the limit is {most}"
     queue = queue_of(state, job, number)
     if not any(site.known and not site.asleep for site in state.placement.possible_sites(queue)):
         return "no site can run it now"

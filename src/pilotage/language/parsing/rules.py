@@ -58,6 +58,7 @@ _STANDS_BY_ITSELF = frozenset(
     {"bad-name", "bad-stream", "contradicting-dispositions", "reserved-name", "unknown-choice"}
 )
 _NAME_CHARACTERS_MAX = 4096  # no file system allows a longer path
+_ACTIVITY_CHARACTERS_MAX = 256
 
 
 def check_rules(
@@ -133,6 +134,10 @@ def _misplaced(value: Value) -> Iterator[tuple[str, str, FieldPath]]:
 
 def _template_faults(value: Value) -> Iterator[tuple[str, str, FieldPath]]:
     yield from _misplaced(value)
+    activity = getattr(value, "activity", "")
+    if len(activity) > _ACTIVITY_CHARACTERS_MAX:
+        message = f"a name of {len(activity):,} characters; at most {_ACTIVITY_CHARACTERS_MAX} are possible"
+        yield "name-too-long", message, ("activity",)
     for inner, text, style in templates_in(value):
         fault = parse_template(text, style).fault
         if inner[0] in ("name", "folder") and len(text) > _NAME_CHARACTERS_MAX:
