@@ -7,6 +7,7 @@ import os
 import subprocess
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,14 @@ def test_another_file_under_the_same_name_is_noticed(place: Place) -> None:
     with pytest.raises(FileChanged):
         place.store.checksum(place.at("a.dat"), version=found.version)
     assert place.store.checksum(place.at("a.dat")) == sha256(b"seconds" * CHUNK_BYTES)
+
+
+def test_files_that_go_to_a_new_folder_at_once_all_arrive(place: Place, source: Path) -> None:
+    for attempt in range(5):
+        locators = [place.at(f"new-{attempt}/deep/down/{number}.dat") for number in range(8)]
+        with ThreadPoolExecutor(8) as threads:
+            puts = list(threads.map(lambda locator: place.store.put(str(source), locator), locators))
+        assert [each.locator for each in puts] == locators
 
 
 def test_everything_below_a_folder_is_listed(place: Place, source: Path) -> None:

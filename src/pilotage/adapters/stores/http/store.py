@@ -250,7 +250,10 @@ class HttpStore:
             with self._connections.request("MKCOL", f"{url}/") as answer:
                 if answer.status in (405, 501) and not self._is_folder(f"{url}/", locator):
                     raise StoreError("only a WebDAV server takes files", subject=shown_locator(locator))
-                if answer.status in (200, 201, 405):  # it is there now, or was
+                there = answer.status == 500 and self._is_folder(
+                    f"{url}/", locator
+                )  # another call made it at the same time
+                if there or answer.status in (200, 201, 405):  # it is there now, or was
                     answer.read()
                     return
                 if made or answer.status not in (404, 409):

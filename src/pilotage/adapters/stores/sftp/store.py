@@ -351,12 +351,17 @@ def _open_draft(session: SftpSession, draft: str) -> bytes:
 
 def _make_folders(session: SftpSession, path: str) -> None:
     try:
-        session.call(Kind.MKDIR, path, 0)
+        _make_folder(session, path)
     except NotInStore:
         _make_folders(session, path.rpartition("/")[0])
+        _make_folder(session, path)
+
+
+def _make_folder(session: SftpSession, path: str) -> None:
+    try:
         session.call(Kind.MKDIR, path, 0)
     except Failed:
-        session.attributes(Kind.STAT, path)  # another call may have made it at the same time
+        session.attributes(Kind.STAT, path)  # another session may have made it at the same time
 
 
 def _confirm(session: SftpSession, under_way: deque[tuple[int, int]], sent: Callable[[int], None]) -> None:
